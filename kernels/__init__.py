@@ -1,0 +1,1 @@
+"""Operators as plain torch definitions, and the Triton kernels beside them."""

@@ -1,0 +1,1 @@
+"""lorad: many LoRA adapters on one base model."""

@@ -1,0 +1,1 @@
+//! How an adapter lies in its pages.

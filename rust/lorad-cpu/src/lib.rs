@@ -1,0 +1,1 @@
+//! CPU operators of lorad.

@@ -1,0 +1,15 @@
+//! The Python module `lorad._core`: conversion, error map and buffers. A decision in here belongs in a crate below.
+
+mod buffers;
+mod core;
+mod cpu;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    core::register(module)?;
+    cpu::register(module)?;
+    Ok(())
+}

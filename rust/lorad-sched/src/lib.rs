@@ -1,0 +1,2 @@
+//! The embeddable scheduler of lorad.
+#![forbid(unsafe_code)]
