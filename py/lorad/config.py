@@ -1,0 +1,150 @@
+"""Every option of lorad, once: field, flag, environment variable, help and check derive from this file.
+
+Flags use vLLM's spellings where vLLM has the option. A field `max_num_seqs` is the flag `--max-num-seqs` and the
+environment variable `LORAD_MAX_NUM_SEQS`; a flag wins over the environment, the environment over the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from lorad.errors import InvalidRequest
+
+Config = TypeVar("Config")
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def option(
+    default: Any, help: str, *, low: float | None = None, high: float | None = None, metavar: str | None = None
+) -> Any:
+    """A field with its help text and range (inclusive)."""
+    meta = {"help": help, "low": low, "high": high, "metavar": metavar}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=meta)
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What the engine process needs: the model, the pool and the step."""
+
+    model: str = option("", "GGUF file, Hugging Face folder with safetensors, or `smollm2` (the embedded base)")
+    dtype: Dtype = option("auto", "number type of computation and KV pages; float32 is the reference")
+    dequantize: bool = option(False, "widen quantised tensors to --dtype at load (the reference path, more memory)")
+    max_model_len: int = option(0, "longest prompt plus output in tokens; 0: what the model allows", low=0)
+    max_num_seqs: int = option(64, "requests in one step", low=1, high=4096)
+    max_num_batched_tokens: int = option(512, "tokens in one step", low=1, high=65536)
+    block_size: int = option(16, "tokens of KV in a page", low=1, high=256)
+    kv_cache_memory_bytes: int = option(1 << 30, "bytes of the page pool, which KV and adapters share", low=1)
+    max_loras: int = option(0, "distinct adapters in one step; 0: no limit but --max-num-seqs", low=0, high=4096)
+    max_lora_rank: int = option(256, "adapters above this rank are refused; reserves nothing", low=1, high=4096)
+    max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1)
+    threads: int = option(0, "compute threads; 0: OMP_NUM_THREADS or the cores of this process", low=0, high=1024)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the front process needs."""
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "port to listen on; 0: any free one", low=0, high=65535)
+    served_model_name: str = option("", "public name of the base; default: `smollm2` or the file's own name")
+    lora_modules: list[str] = option([], "adapters to serve", metavar="NAME=PATH")
+    api_key: str = option("", "key that every route but /health wants; default: none")
+    chat_template: str = option("", "file with a Jinja chat template instead of the model's own")
+    body_bytes_max: int = option(8 << 20, "longest request body", low=1024)
+    drain_seconds: float = option(30.0, "how long running requests may go on after a stop signal", low=0)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *configs: type) -> None:
+    """Adds a flag for each field of `configs`."""
+    for config in configs:
+        group = parser.add_argument_group(config.__name__.removesuffix("Config").lower())
+        hints = typing.get_type_hints(config)
+        for item in fields(config):
+            if item.name == "model":
+                continue
+            flag = "--" + item.name.replace("_", "-")
+            kind = hints[item.name]
+            help_text = item.metadata["help"] + f" (env {_env(item.name)})"
+            if kind is bool:
+                group.add_argument(flag, action="store_true", default=None, help=help_text)
+            elif typing.get_origin(kind) is list:
+                group.add_argument(flag, nargs="+", metavar=item.metadata["metavar"], help=help_text)
+            elif typing.get_origin(kind) is Literal:
+                group.add_argument(flag, choices=typing.get_args(kind), help=help_text)
+            else:
+                shown = item.default if item.default not in ("", MISSING) else None
+                suffix = f"; default {shown}" if shown is not None else ""
+                group.add_argument(flag, type=kind, metavar=kind.__name__, help=help_text + suffix)
+
+
+def from_arguments(
+    config: type[Config], arguments: argparse.Namespace, environ: Mapping[str, str] | None = None
+) -> Config:
+    """Builds a checked `config` from parsed flags, then the environment, then the defaults."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    hints = typing.get_type_hints(config)
+    for item in fields(config):  # type: ignore[arg-type]
+        given = getattr(arguments, item.name, None)
+        if given is None and _env(item.name) in environ:
+            given = _parse(item.name, hints[item.name], environ[_env(item.name)])
+        if given is not None:
+            values[item.name] = given
+    return check(config(**values))
+
+
+def check(config: Config) -> Config:
+    """Refuses a value out of range, naming the field, the limit and the value."""
+    for item in fields(config):  # type: ignore[arg-type]
+        value = getattr(config, item.name)
+        low, high = item.metadata.get("low"), item.metadata.get("high")
+        if low is not None and value < low:
+            raise InvalidRequest(f"{item.name}: at least {low}, got {value}", code="option_range", param=item.name)
+        if high is not None and value > high:
+            raise InvalidRequest(f"{item.name}: at most {high}, got {value}", code="option_range", param=item.name)
+    return config
+
+
+def parse_lora_modules(entries: Sequence[str]) -> dict[str, str]:
+    """`name=path` entries as a dict; the name is what stands before the first `=`."""
+    modules: dict[str, str] = {}
+    for entry in entries:
+        name, equals, path = entry.partition("=")
+        if not equals or not name or not path:
+            raise InvalidRequest(
+                f"lora_modules: wants NAME=PATH, got {entry!r}", code="option_form", param="lora_modules"
+            )
+        if name in modules:
+            raise InvalidRequest(
+                f"lora_modules: the name {name!r} is given twice", code="option_form", param="lora_modules"
+            )
+        modules[name] = path
+    return modules
+
+
+def _env(name: str) -> str:
+    return "LORAD_" + name.upper()
+
+
+def _parse(name: str, kind: Any, text: str) -> Any:
+    try:
+        if kind is bool:
+            return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
+        if typing.get_origin(kind) is list:
+            return text.split()
+        if typing.get_origin(kind) is Literal:
+            if text not in typing.get_args(kind):
+                raise ValueError(text)
+            return text
+        return kind(text)
+    except (KeyError, ValueError):
+        raise InvalidRequest(
+            f"{_env(name)}: not a value of this option: {text!r}", code="option_form", param=name
+        ) from None

@@ -1,0 +1,1 @@
+"""The engine: core and worker stepped together, and the process around them."""

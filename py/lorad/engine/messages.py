@@ -1,0 +1,216 @@
+"""What the front process and the engine process say to each other (msgpack, one tagged struct per message).
+
+The front owns names, tokenizer and text; the engine owns generations, tokens and pages. A request names its adapter by
+generation, so a name can be pointed elsewhere while requests run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one request samples. Ranges are checked by the front before it sends."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: off."""
+    min_p: float = 0.0
+    seed: int = 0
+    """The front draws one when the client gives none."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Ends the request; the end-of-text tokens are among them unless `ignore_eos` was asked for."""
+    logprobs: int = -1
+    """-1: none; 0: of the chosen token; n: also of the n best."""
+
+
+# front -> engine
+
+
+class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """Run `prompt` under a generation ("" is the base)."""
+
+    id: int
+    prompt: list[int]
+    sampling: Sampling
+    generation: str = ""
+    tenant: int = 0
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Forget a request. Unknown or ended ids are fine."""
+
+    id: int
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
+    """Read, check and register an adapter folder; answered by AdapterLoaded or CallFailed."""
+
+    call: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
+    """Stop admitting a generation, let its requests end, then forget it; answered by CallDone or CallFailed."""
+
+    call: int
+    generation: str
+
+
+class GetStats(msgspec.Struct, frozen=True, tag="get_stats"):
+    """Ask for Stats."""
+
+    call: int
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
+    """End the engine process now; the front has drained it."""
+
+
+ToEngine = Generate | Abort | LoadAdapter | UnloadAdapter | GetStats | Shutdown
+
+
+# engine -> front
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """The base model, as the front needs to know it."""
+
+    architecture: str
+    digest: str
+    vocab_size: int
+    context_length: int
+    """Longest prompt plus output, in tokens, that a request may have here."""
+    dtype: str
+    layers: int
+    weights_bytes: int
+    pages: int
+    page_tokens: int
+    page_bytes: int
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """What the engine is doing while it starts; `total` 0: unknown."""
+
+    stage: str
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The base is loaded and requests are taken."""
+
+    model: ModelInfo
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of the chosen token and of the best ones, natural log, before temperature."""
+
+    chosen: float
+    top: list[tuple[int, float]] = []
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True):
+    """One sampled token of one request."""
+
+    id: int
+    token: int
+    logprobs: TokenLogprobs | None = None
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """A request has ended. `reason`: stop (a stop token, which is not among the tokens), length, abort, error."""
+
+    id: int
+    reason: str
+    error: Failure | None = None
+    cached_tokens: int = 0
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A refusal on its way to the front: the class name in `errors.KINDS` and its fields."""
+
+    kind: str
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """What one step made: all its tokens, then all that ended. Tokens of a request precede its end."""
+
+    tokens: list[Token]
+    finished: list[Finished]
+
+
+class AdapterInfo(msgspec.Struct, frozen=True):
+    """A registered adapter."""
+
+    name: str
+    generation: str
+    rank: int
+    """The largest rank of its modules."""
+    modules: int
+    """(layer, module) pairs that it adapts."""
+    pages: int
+    bytes: int
+    path: str
+
+
+class AdapterLoaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """Answers LoadAdapter: the adapter can be served now."""
+
+    call: int
+    adapter: AdapterInfo
+
+
+class CallDone(msgspec.Struct, frozen=True, tag="done"):
+    """Answers a call that has nothing to tell."""
+
+    call: int
+
+
+class CallFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """Answers a call that was refused; nothing has changed."""
+
+    call: int
+    failure: Failure
+
+
+class Stats(msgspec.Struct, frozen=True, tag="stats"):
+    """Counters of the engine at one moment."""
+
+    call: int
+    running: int
+    waiting: int
+    pages_total: int
+    pages_free: int
+    pages_sequences: int
+    pages_adapters: int
+    preemptions: int
+    evictions: int
+    page_ins: int
+    steps: int
+    adapters: dict[str, AdapterStats]
+    """By generation."""
+
+
+class AdapterStats(msgspec.Struct, frozen=True):
+    """One adapter at one moment. `state`: cold, loading, hot, draining, failed."""
+
+    state: str
+    running: int
+    waiting: int
+    pages: int
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """The engine can't go on (or can't start); it exits after this."""
+
+    failure: Failure
+
+
+ToFront = Progress | Ready | Step | AdapterLoaded | CallDone | CallFailed | Stats | Fatal
