@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from lorad.config import EngineConfig
+
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """How one request samples. Ranges are checked by the front before it sends."""
@@ -27,6 +29,12 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 # front -> engine
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """The first message: load this model; answered by Progress, then Ready or Fatal."""
+
+    config: EngineConfig
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
@@ -70,7 +78,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; the front has drained it."""
 
 
-ToEngine = Generate | Abort | LoadAdapter | UnloadAdapter | GetStats | Shutdown
+ToEngine = Start | Generate | Abort | LoadAdapter | UnloadAdapter | GetStats | Shutdown
 
 
 # engine -> front

@@ -1,0 +1,328 @@
+"""The engine process as the front sees it: starts it, talks to it, and notices when it dies.
+
+The socket is one end of a socketpair that the child inherits: it has no name that anybody else could open, and each
+side sees the end of the other at once, however that came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+import lorad
+from lorad.config import EngineConfig
+from lorad.engine.frames import FrameBuffer, error_of, pack, to_front
+from lorad.engine.handle import Sink
+from lorad.engine.messages import (
+    Abort,
+    AdapterInfo,
+    AdapterLoaded,
+    CallDone,
+    CallFailed,
+    Fatal,
+    Generate,
+    GetStats,
+    LoadAdapter,
+    ModelInfo,
+    Progress,
+    Ready,
+    Shutdown,
+    Start,
+    Stats,
+    Step,
+    ToEngine,
+    ToFront,
+    UnloadAdapter,
+)
+from lorad.errors import EngineFailure, LoradError, Unavailable
+
+BEAT_SECONDS = 2.0
+STALL_SECONDS = 60.0
+"""An engine that leaves a question unanswered for this long counts as not working. A step must be shorter than that."""
+
+SOCKET_BYTES = 4 << 20
+
+DEFAULT_ENGINE = "lorad.engine.engine:Engine"
+
+
+class ProcessEngine:
+    """An `EngineHandle` over a child process."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        engine: str = DEFAULT_ENGINE,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._engine = engine
+        self._on_progress = on_progress
+        self._model: ModelInfo | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[ModelInfo] | None = None
+        self._beat: asyncio.Task[None] | None = None
+        self._sinks: dict[int, Sink] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count(1)
+        self._asked_at: float | None = None
+        self._death: LoradError | None = None
+        self._stopping = False
+
+    # life
+
+    async def start(self) -> ModelInfo:
+        """Starts the process and waits until its model is loaded."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+        try:
+            # A process group of its own: a terminal's Ctrl-C is for the front, which drains before it ends the engine.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "lorad.engine.process", str(theirs.fileno()), self._engine],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": _python_path()},
+                process_group=0,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._ready = loop.create_future()
+        transport, _ = await loop.create_unix_connection(lambda: _Wire(self), sock=ours)
+        self._transport = transport
+        self._send(Start(self._config))
+        try:
+            self._model = await self._ready
+        except BaseException:
+            await self.stop(grace_s=0.0)
+            raise
+        self._beat = asyncio.create_task(self._keep_asking())
+        return self._model
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Ends the process: asked first, killed after `grace_s`. Nothing of it is left when this returns."""
+        self._stopping = True
+        if self._beat is not None:
+            self._beat.cancel()
+        process = self._process
+        if process is None:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            self._send(Shutdown())
+        end = asyncio.get_running_loop().time() + grace_s
+        while process.poll() is None and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if self._transport is not None:
+            self._transport.close()
+        self._die(Unavailable("the engine has been stopped", code="engine_stopped"))
+
+    def kill(self) -> None:
+        """Ends the process at once, from a signal handler's point of view."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the engine; None before it was started."""
+        return None if self._process is None else self._process.pid
+
+    # EngineHandle
+
+    @property
+    def model(self) -> ModelInfo:
+        """The base model."""
+        if self._model is None:
+            raise Unavailable("the engine is starting", code="engine_starting")
+        return self._model
+
+    @property
+    def fault(self) -> LoradError | None:
+        """Why no tokens can be made now."""
+        if self._death is not None:
+            return self._death
+        if self._model is None:
+            return Unavailable("the engine is starting", code="engine_starting")
+        if self._asked_at is not None:
+            silent = asyncio.get_running_loop().time() - self._asked_at
+            if silent > STALL_SECONDS:
+                return Unavailable(f"the engine has not answered for {silent:.0f} s", code="engine_stalled")
+        return None
+
+    def submit(self, request: Generate, sink: Sink) -> None:
+        """Hands a request over."""
+        if (fault := self.fault) is not None:
+            raise fault
+        self._sinks[request.id] = sink
+        self._send(request)
+
+    def abort(self, request_id: int) -> None:
+        """Forgets a request."""
+        if self._sinks.pop(request_id, None) is not None and self._death is None:
+            self._send(Abort(request_id))
+
+    async def load_adapter(self, name: str, path: str) -> AdapterInfo:
+        """Reads, checks and registers an adapter folder."""
+        return cast(AdapterInfo, await self._call(lambda call: LoadAdapter(call, name, path)))
+
+    async def unload_adapter(self, generation: str) -> None:
+        """Takes no more requests for a generation and forgets it when its last one has ended."""
+        await self._call(lambda call: UnloadAdapter(call, generation))
+
+    async def stats(self) -> Stats:
+        """The engine's counters now."""
+        return cast(Stats, await self._call(GetStats))
+
+    # messages
+
+    def _send(self, message: ToEngine) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(pack(message))
+
+    async def _call(self, make: Callable[[int], ToEngine]) -> Any:
+        if self._death is not None:
+            raise self._death
+        call = next(self._call_ids)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[call] = future
+        self._send(make(call))
+        try:
+            return await future
+        finally:
+            self._calls.pop(call, None)
+
+    async def _keep_asking(self) -> None:
+        """Asks a small question now and then, so that a locked-up engine is noticed without traffic."""
+        loop = asyncio.get_running_loop()
+        while self._death is None:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._asked_at = loop.time()
+            try:
+                await self.stats()
+            except LoradError:
+                return
+            self._asked_at = None
+
+    def _receive(self, bodies: Iterable[bytes]) -> None:
+        touched: set[Sink] = set()
+        for body in bodies:
+            message = to_front.decode(body)
+            if isinstance(message, Step):
+                self._deliver(message, touched)
+            else:
+                self._answer(message)
+        for sink in touched:
+            sink.flush()
+
+    def _deliver(self, step: Step, touched: set[Sink]) -> None:
+        sinks = self._sinks
+        for token in step.tokens:
+            sink = sinks.get(token.id)
+            if sink is not None:
+                sink.token(token)
+                touched.add(sink)
+        for end in step.finished:
+            sink = sinks.pop(end.id, None)
+            if sink is not None:
+                sink.finished(end)
+                touched.add(sink)
+
+    def _answer(self, message: ToFront) -> None:
+        match message:
+            case Progress():
+                if self._on_progress is not None:
+                    self._on_progress(message)
+            case Ready(model):
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(model)
+            case AdapterLoaded(call, adapter):
+                self._settle(call, adapter)
+            case CallDone(call):
+                self._settle(call, None)
+            case Stats(call):
+                self._settle(call, message)
+            case CallFailed(call, failure):
+                self._settle(call, error_of(failure))
+            case Fatal(failure):
+                self._die(error_of(failure))
+
+    def _settle(self, call: int, result: object) -> None:
+        future = self._calls.get(call)
+        if future is None or future.done():
+            return
+        if isinstance(result, LoradError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def _die(self, cause: LoradError) -> None:
+        """The engine can make no more tokens: everybody who waits for it hears so, once."""
+        if self._death is not None:
+            return
+        # A request that ran gets the cause; one that comes later is told that the service is not there.
+        self._death = Unavailable(f"the engine is gone: {cause.message}", code="engine_gone")
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(cause)
+        sinks, self._sinks = self._sinks, {}
+        for request_id, sink in sinks.items():
+            sink.failed(request_id, cause)
+        for sink in set(sinks.values()):
+            sink.flush()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(self._death)
+
+    def _lost(self) -> None:
+        if self._stopping:
+            self._die(Unavailable("the engine has been stopped", code="engine_stopped"))
+        else:
+            self._die(EngineFailure("the engine process has ended unexpectedly", code="engine_died"))
+
+
+class _Wire(asyncio.Protocol):
+    """The socket's callbacks."""
+
+    def __init__(self, owner: ProcessEngine) -> None:
+        self._owner = owner
+        self._frames = FrameBuffer()
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._owner._receive(self._frames.feed(data))
+        except (EngineFailure, msgspec.MsgspecError) as error:
+            self._owner._die(EngineFailure(f"the engine spoke out of turn: {error}", code="engine_protocol"))
+            if self._transport is not None:
+                self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner._lost()
+
+
+def _python_path() -> str:
+    """The path that makes the child import this very package."""
+    here = str(Path(lorad.__file__).parent.parent)
+    inherited = os.environ.get("PYTHONPATH", "")
+    return here if not inherited else os.pathsep.join([here, inherited])

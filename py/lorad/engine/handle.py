@@ -1,0 +1,51 @@
+"""The seam between server and engine: what the server asks of an engine, wherever that runs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from lorad.engine.messages import AdapterInfo, Finished, Generate, ModelInfo, Stats, Token
+from lorad.errors import LoradError
+
+
+class Sink(Protocol):
+    """Where one request's tokens go. Called on the event loop; must neither block nor raise."""
+
+    def token(self, token: Token) -> None:
+        """One more token."""
+
+    def finished(self, end: Finished) -> None:
+        """The request has ended; nothing follows but `flush`."""
+
+    def failed(self, request_id: int, error: LoradError) -> None:
+        """The engine is gone; nothing follows but `flush`."""
+
+    def flush(self) -> None:
+        """All that one read brought has been handed over: time to act on it once."""
+
+
+class EngineHandle(Protocol):
+    """An engine as the server sees it."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """The base model; valid once the engine is ready."""
+
+    @property
+    def fault(self) -> LoradError | None:
+        """Why no tokens can be made now; None while they can."""
+
+    def submit(self, request: Generate, sink: Sink) -> None:
+        """Hands a request over; raises `Unavailable` when the engine is gone. Refusals come as `finished`."""
+
+    def abort(self, request_id: int) -> None:
+        """Forgets a request; its sink hears nothing more. Unknown ids are fine."""
+
+    async def load_adapter(self, name: str, path: str) -> AdapterInfo:
+        """Reads, checks and registers an adapter folder."""
+
+    async def unload_adapter(self, generation: str) -> None:
+        """Takes no more requests for a generation and forgets it when its last one has ended."""
+
+    async def stats(self) -> Stats:
+        """The engine's counters now."""

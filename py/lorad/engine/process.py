@@ -1,0 +1,267 @@
+"""The engine process: one loop that takes messages, steps the engine and sends what each step made.
+
+Three threads: the loop owns the engine and is the only one that writes to the socket; a reader fills a bounded inbox; a
+loader prepares adapters. The process ends when the front says so or when the front is gone, and by no signal but
+SIGKILL: a service manager that signals the whole group must not cut what the front is draining.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from lorad.config import EngineConfig
+from lorad.engine.frames import FrameBuffer, failure_of, pack, to_engine
+from lorad.engine.messages import (
+    Abort,
+    AdapterInfo,
+    AdapterLoaded,
+    CallDone,
+    CallFailed,
+    Fatal,
+    Finished,
+    Generate,
+    GetStats,
+    LoadAdapter,
+    ModelInfo,
+    Progress,
+    Ready,
+    Shutdown,
+    Start,
+    Stats,
+    Step,
+    ToEngine,
+    ToFront,
+    UnloadAdapter,
+)
+from lorad.errors import EngineFailure, LoradError
+
+log = logging.getLogger("lorad.engine")
+
+INBOX_MAX = 16384
+"""Messages read and not yet taken. A full inbox stops the reader, and the socket then holds the front back."""
+
+IDLE_SECONDS = 0.02
+"""How soon to step again, at the latest, when the engine has work and none of it can run yet. A page-in that ends wakes
+the loop before that."""
+
+
+class Steppable(Protocol):
+    """What the loop needs of an engine. Refusals are raised as `LoradError`."""
+
+    @property
+    def model_info(self) -> ModelInfo: ...
+    def submit(self, request: Generate) -> None: ...
+    def abort(self, request_id: int) -> None: ...
+    def prepare_adapter(self, name: str, path: str) -> Any:
+        """Reads and checks a folder; runs in another thread than all the rest."""
+
+    def register_adapter(self, prepared: Any) -> AdapterInfo: ...
+    def unload_adapter(self, generation: str) -> None: ...
+    def step(self) -> Step | None: ...
+    def has_work(self) -> bool: ...
+    def stats(self) -> Stats: ...
+
+
+class Prepared(NamedTuple):
+    """The loader's answer: what it prepared, or why not."""
+
+    call: int
+    result: Any
+    error: LoradError | None
+
+
+class Inbox:
+    """A bounded queue between the reader, the loader and the loop."""
+
+    def __init__(self, limit: int = INBOX_MAX) -> None:
+        self._items: deque[ToEngine | Prepared] = deque()
+        self._changed = threading.Condition()
+        self._limit = limit
+        self._woken = False
+
+    def put(self, item: ToEngine | Prepared) -> None:
+        """Adds an item; waits while the queue is full."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._items) < self._limit)
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Lets a waiting `take` return, with nothing if need be."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def take(self, timeout: float | None) -> list[ToEngine | Prepared]:
+        """All items there are; waits up to `timeout` (None: for ever) while there are none."""
+        if not self._items and timeout == 0.0:
+            return []
+        with self._changed:
+            if not self._items and not self._woken:
+                self._changed.wait(timeout)
+            self._woken = False
+            items = list(self._items)
+            self._items.clear()
+            self._changed.notify_all()
+            return items
+
+
+class Loop:
+    """Joins an engine, an inbox and a socket."""
+
+    def __init__(self, engine: Steppable, inbox: Inbox, send: Callable[[ToFront], None]) -> None:
+        self._engine = engine
+        self._inbox = inbox
+        self._send = send
+        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lorad-load")
+        self._running = True
+
+    def run(self) -> None:
+        """Runs until the front sends Shutdown."""
+        engine, inbox, send = self._engine, self._inbox, self._send
+        idle: float | None = None
+        while self._running:
+            for item in inbox.take(idle):
+                self._handle(item)
+            if not self._running:
+                break
+            step = engine.step()
+            if step is not None and (step.tokens or step.finished):
+                send(step)
+            stuck = IDLE_SECONDS if engine.has_work() else None
+            idle = 0.0 if step is not None else stuck
+
+    def _handle(self, item: ToEngine | Prepared) -> None:
+        match item:
+            case Generate():
+                try:
+                    self._engine.submit(item)
+                except LoradError as error:
+                    self._send(Step(tokens=[], finished=[Finished(item.id, "error", failure_of(error))]))
+            case Abort(request_id):
+                self._engine.abort(request_id)
+            case LoadAdapter():
+                self._loader.submit(self._prepare, item)
+            case Prepared(call, result, error):
+                self._register(call, result, error)
+            case UnloadAdapter(call, generation):
+                self._answer(call, lambda: self._unload(call, generation))
+            case GetStats(call):
+                self._answer(call, lambda: msgspec.structs.replace(self._engine.stats(), call=call))
+            case Shutdown():
+                self._running = False
+                self._loader.shutdown(wait=False, cancel_futures=True)
+            case Start():
+                pass
+
+    def _prepare(self, item: LoadAdapter) -> None:
+        try:
+            prepared = Prepared(item.call, self._engine.prepare_adapter(item.name, item.path), None)
+        except LoradError as error:
+            prepared = Prepared(item.call, None, error)
+        except Exception:
+            # Whatever an adapter folder provokes is that folder's failure, never the engine's.
+            log.exception("loading adapter %r failed", item.name)
+            prepared = Prepared(item.call, None, EngineFailure("the adapter could not be read", code="adapter_load"))
+        self._inbox.put(prepared)
+
+    def _register(self, call: int, prepared: Any, error: LoradError | None) -> None:
+        if error is not None:
+            self._send(CallFailed(call, failure_of(error)))
+        else:
+            self._answer(call, lambda: AdapterLoaded(call, self._engine.register_adapter(prepared)))
+
+    def _unload(self, call: int, generation: str) -> ToFront:
+        self._engine.unload_adapter(generation)
+        return CallDone(call)
+
+    def _answer(self, call: int, act: Callable[[], ToFront]) -> None:
+        try:
+            self._send(act())
+        except LoradError as error:
+            self._send(CallFailed(call, failure_of(error)))
+
+
+def read_frames(connection: socket.socket, frames: FrameBuffer, inbox: Inbox) -> None:
+    """The reader thread. The front's end is the engine's end, in whatever phase: nobody is left to make tokens for."""
+    while True:
+        try:
+            data = connection.recv(1 << 18)
+        except OSError:
+            data = b""
+        if not data:
+            os._exit(0)
+        for body in frames.feed(data):
+            inbox.put(to_engine.decode(body))
+
+
+def build(
+    name: str, config: EngineConfig, on_progress: Callable[[str, int, int], None], on_page_in: Callable[[], None]
+) -> Steppable:
+    """The engine that `module:factory` makes of these arguments."""
+    module, _, attribute = name.partition(":")
+    factory: Callable[..., Steppable] = getattr(importlib.import_module(module), attribute)
+    return factory(config=config, on_progress=on_progress, on_page_in=on_page_in)
+
+
+def main(descriptor: int, engine_name: str) -> int:
+    """Runs an engine for the front at the other end of `descriptor`."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection = socket.socket(fileno=descriptor)
+    connection.setblocking(True)
+
+    def send(message: ToFront) -> None:
+        try:
+            connection.sendall(pack(message))
+        except OSError:
+            os._exit(0)
+
+    inbox = Inbox()
+    threading.Thread(
+        target=read_frames, args=(connection, FrameBuffer(), inbox), name="lorad-read", daemon=True
+    ).start()
+    first, *rest = inbox.take(None)
+    if not isinstance(first, Start):
+        send(Fatal(failure_of(EngineFailure("the first message must be Start", code="engine_protocol"))))
+        return 1
+    try:
+        engine = build(
+            engine_name, first.config, lambda stage, done, total: send(Progress(stage, done, total)), inbox.wake
+        )
+        send(Ready(engine.model_info))
+        loop = Loop(engine, inbox, send)
+        for item in rest:
+            loop._handle(item)
+        # What exists now stays; the collector need not walk the model's objects again and again.
+        gc.collect()
+        gc.freeze()
+        loop.run()
+    except LoradError as error:
+        send(Fatal(failure_of(error)))
+        return 1
+    except Exception as error:
+        log.exception("the engine failed")
+        message = f"the engine failed ({type(error).__name__})"
+        send(Fatal(failure_of(EngineFailure(message, code="engine_failed"))))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    # A thread that still prepares an adapter must not hold the process back.
+    os._exit(main(int(sys.argv[1]), sys.argv[2]))

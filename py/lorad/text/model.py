@@ -1,0 +1,120 @@
+"""`TextModel`: all that a base model's files say about text, from a GGUF file or a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from lorad.errors import InvalidRequest, ModelRejected
+from lorad.text.gguf_metadata import read_gguf_metadata
+from lorad.text.gguf_tokenizer import tokenizer_from_gguf
+from lorad.text.template import ChatTemplate
+from lorad.text.tokenizer import Tokenizer
+
+
+class TextModel:
+    """A tokenizer and, if the model has one, its chat template."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None, name: str) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+        self.name = name
+        """What the model calls itself: the file's or folder's own name."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text, as the model was trained to see one."""
+        return self.tokenizer.encode(text)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Ids of a conversation, open for the assistant's answer. The template itself writes special tokens."""
+        return self.tokenizer.encode(self.render(messages), add_special_tokens=False)
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation as text."""
+        if self.template is None:
+            raise InvalidRequest(
+                "messages: this model has no chat template; give one with --chat-template, or use /v1/completions",
+                code="no_chat_template",
+                param="messages",
+            )
+        return self.template.render(messages)
+
+
+def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextModel:
+    """Reads the text part of a GGUF file or a folder; `chat_template` is a file that replaces the model's own."""
+    path = Path(path)
+    if path.is_dir():
+        tokenizer, source = _from_folder(path)
+    elif path.is_file():
+        metadata = read_gguf_metadata(path)
+        tokenizer, source = tokenizer_from_gguf(metadata), metadata.get("tokenizer.chat_template")
+    else:
+        raise ModelRejected(f"no model at {str(path)!r}", code="model_missing", param="model")
+    if chat_template:
+        try:
+            source = Path(chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequest(
+                f"chat_template: {str(chat_template)!r} can't be read: {error}",
+                code="chat_template",
+                param="chat_template",
+            ) from None
+    template = None
+    if source:
+        template = ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    return TextModel(tokenizer, template, path.name if path.is_dir() else path.stem)
+
+
+def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelRejected("the model folder has no tokenizer.json", code="tokenizer_missing", param="model")
+    try:
+        core = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:
+        # `tokenizers` raises a bare Exception for whatever is wrong with the file.
+        raise ModelRejected(f"tokenizer.json can't be read: {error}", code="tokenizer_form") from None
+    config = _json(folder / "tokenizer_config.json")
+    bos, eos = _token(config.get("bos_token")), _token(config.get("eos_token"))
+    ends: set[int] = set()
+    for source in (_json(folder / "generation_config.json"), _json(folder / "config.json")):
+        given = source.get("eos_token_id")
+        ends |= {given} if isinstance(given, int) else set(given or ())
+        if ends:
+            # The generation config knows all ends of a chat model; the config only the base's.
+            break
+    if eos and (index := core.token_to_id(eos)) is not None:
+        ends.add(index)
+    return Tokenizer(core, end_ids=ends, bos_token=bos, eos_token=eos), _folder_template(folder, config)
+
+
+def _folder_template(folder: Path, config: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    given = config.get("chat_template")
+    if isinstance(given, list):
+        named = {entry["name"]: entry["template"] for entry in given}
+        given = named.get("default")
+    return given if isinstance(given, str) else None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        read = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ModelRejected(f"{file.name} isn't JSON: {error}", code="model_config") from None
+    return read if isinstance(read, dict) else {}
+
+
+def _token(given: Any) -> str:
+    """A special token's text: given as it is, or as an object with `content`."""
+    if isinstance(given, dict):
+        given = given.get("content")
+    return given if isinstance(given, str) else ""

@@ -1,0 +1,39 @@
+"""The one way from token ids to a client's text, for every endpoint, streamed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lorad.text.detokenize import Detokenizer
+from lorad.text.stops import StopMatcher
+from lorad.text.tokenizer import Tokenizer
+
+
+class TextStream:
+    """Decodes one sequence and cuts it at its stop strings."""
+
+    __slots__ = ("_detokenizer", "_matcher", "characters")
+
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._matcher = StopMatcher(stops) if stops else None
+        self.characters = 0
+        """Characters decoded so far, whether sent or held."""
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found: what follows isn't wanted."""
+        return self._matcher is not None and self._matcher.stopped
+
+    def push(self, token_id: int) -> str:
+        """The text that may go out now that this token has come."""
+        text = self._detokenizer.push(token_id)
+        self.characters += len(text)
+        return text if self._matcher is None else self._matcher.push(text)
+
+    def flush(self) -> str:
+        """The rest, when no token follows."""
+        text = self._detokenizer.flush()
+        if self._matcher is None:
+            return text
+        return self._matcher.push(text) + self._matcher.flush()

@@ -1,0 +1,105 @@
+"""Chat templates: a conversation to the text that the model was trained on.
+
+Templates come with models and adapters, so they run in Jinja's immutable sandbox, with the names that transformers
+gives them (`raise_exception`, `strftime_now`, `tojson`, `{% generation %}`, `{% break %}`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from lorad.errors import InvalidRequest, ModelRejected
+
+TEXT_LENGTH_MAX = 64 << 20
+"""Characters of a rendered conversation. A request's body is far shorter; only a runaway template gets here."""
+
+
+class ChatTemplate:
+    """One compiled template."""
+
+    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+        self._names = {"bos_token": bos_token, "eos_token": eos_token}
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise ModelRejected(f"the chat template doesn't compile: {error}", code="chat_template") from None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
+        """The conversation as text, open for the assistant's answer. A template's refusal is the request's fault."""
+        parts: list[str] = []
+        length = 0
+        try:
+            for part in self._template.generate(
+                messages=list(messages),
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._names,
+                **extra,
+            ):
+                length += len(part)
+                if length > TEXT_LENGTH_MAX:
+                    raise jinja2.TemplateError(f"the text is longer than {TEXT_LENGTH_MAX} characters")
+                parts.append(part)
+        except jinja2.TemplateError as error:
+            raise InvalidRequest(
+                f"messages: the chat template refuses them: {error.message or type(error).__name__}",
+                code="chat_template",
+                param="messages",
+            ) from None
+        except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            # Raised by operators inside the template: the conversation isn't of the shape that it expects.
+            raise InvalidRequest(
+                f"messages: the chat template can't render them ({type(error).__name__})",
+                code="chat_template",
+                param="messages",
+            ) from None
+        return "".join(parts)
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's part for training; in serving it's its content."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2 reads a class attribute)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationTag]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes for HTML, which models have never seen.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now().strftime(pattern)
