@@ -1,6 +1,370 @@
+//! The scheduler for Python: `Core`, `Refused`, `run_script`.
+
+use lorad_sched::{
+    AdapterId, AdapterSpec, CommitError, Config, ConfigError, Event, PageInError, Refusal, RequestSpec,
+    StepError,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+
+use crate::buffers::{View, ViewMut};
 
 /// Adds this file's names to the module.
-pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Core>()?;
+    module.add_function(wrap_pyfunction!(run_script, module)?)?;
+    module.add("Refused", refused_type(module.py())?)?;
+    module.add("SAMPLE_FAILED", lorad_sched::SAMPLE_FAILED)?;
     Ok(())
+}
+
+/// `class Refused(ValueError)` with `code`, `limit` and `value`. Built as a plain Python class: an abi3 module can't
+/// subclass a built-in exception with fields of its own.
+fn refused_type(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
+    static TYPE: pyo3::sync::PyOnceLock<Py<PyType>> = pyo3::sync::PyOnceLock::new();
+    let made = TYPE.get_or_try_init(py, || {
+        let fields = PyDict::new(py);
+        fields.set_item("__module__", "lorad._core")?;
+        fields
+            .set_item("__doc__", "The core refused a call; nothing changed. Fields: code, limit, value.")?;
+        for field in ["code", "limit", "value"] {
+            fields.set_item(field, py.None())?;
+        }
+        let bases = PyTuple::new(py, [py.get_type::<PyValueError>()])?;
+        let made = py.get_type::<PyType>().call1(("Refused", bases, fields))?;
+        Ok::<_, PyErr>(made.cast_into::<PyType>()?.unbind())
+    })?;
+    Ok(made.bind(py).clone())
+}
+
+fn refused(py: Python<'_>, text: String, code: &str, limit: Option<u64>, value: Option<u64>) -> PyErr {
+    let build = || {
+        let error = refused_type(py)?.call1((text,))?;
+        error.setattr("code", code)?;
+        error.setattr("limit", limit)?;
+        error.setattr("value", value)?;
+        Ok::<_, PyErr>(PyErr::from_value(error))
+    };
+    build().unwrap_or_else(|error| error)
+}
+
+fn from_refusal(py: Python<'_>, error: Refusal) -> PyErr {
+    let (limit, value) = error.numbers();
+    refused(py, error.to_string(), error.code(), limit, value)
+}
+
+fn from_config(py: Python<'_>, error: ConfigError) -> PyErr {
+    let (code, limit, value) = match error {
+        ConfigError::TooSmall { field: _, limit, value } => ("config_too_small", limit, value),
+        ConfigError::TooLarge { field: _, limit, value } => ("config_too_large", limit, value),
+    };
+    refused(py, error.to_string(), code, Some(limit), Some(value))
+}
+
+fn from_step(py: Python<'_>, error: StepError) -> PyErr {
+    let (code, limit, value) = match error {
+        StepError::PlanInFlight { number } => ("plan_in_flight", None, number),
+        StepError::BufferLength { needed, given } => ("buffer_length", Some(needed), given),
+    };
+    refused(py, error.to_string(), code, limit, Some(value))
+}
+
+fn from_commit(py: Python<'_>, error: CommitError) -> PyErr {
+    let (code, limit, value) = match error {
+        CommitError::NothingInFlight { given } => ("nothing_in_flight", None, Some(given)),
+        CommitError::WrongPlan { expected, given } => ("wrong_plan", Some(expected), Some(given)),
+        CommitError::WrongCount { expected, given } => ("wrong_count", Some(expected), Some(given)),
+        CommitError::TokenOutOfRange { index: _, limit, token } => {
+            ("token_out_of_range", Some(limit.into()), u64::try_from(token).ok())
+        }
+    };
+    refused(py, error.to_string(), code, limit, value)
+}
+
+fn from_page_in(py: Python<'_>, error: PageInError) -> PyErr {
+    let (code, adapter) = match error {
+        PageInError::UnknownAdapter { adapter } => ("unknown_adapter", adapter),
+        PageInError::NotLoading { adapter } => ("not_loading", adapter),
+    };
+    refused(py, error.to_string(), code, None, Some(adapter.number().into()))
+}
+
+/// Token ids from a buffer of 32-bit unsigned integers, or from any sequence of integers.
+fn token_ids(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>> {
+    if let Ok(view) = View::<u32>::new(object, name) {
+        return Ok(view.as_slice().to_vec());
+    }
+    object.extract().map_err(|error| PyTypeError::new_err(format!("{name}: token ids expected ({error})")))
+}
+
+/// Runs a text script and returns it with the state that each command printed.
+#[pyfunction]
+fn run_script(text: &str) -> String {
+    lorad_sched::script::run(text)
+}
+
+/// The scheduler: a value that is stepped. See ARCHITECTURE.md for the calls and the plan.
+#[pyclass(module = "lorad._core")]
+struct Core {
+    core: lorad_sched::Core,
+    events: Vec<Event>,
+}
+
+macro_rules! config_from_keywords {
+    ($config:ident, $keywords:ident, $($field:ident),+) => {
+        for (key, value) in $keywords {
+            let key: String = key.extract()?;
+            match key.as_str() {
+                $(stringify!($field) => $config.$field = value.extract()?,)+
+                _ => return Err(PyTypeError::new_err(format!("Core() has no limit named {key}"))),
+            }
+        }
+    };
+}
+
+macro_rules! config_to_dict {
+    ($config:ident, $dict:ident, $($field:ident),+) => { $($dict.set_item(stringify!($field), $config.$field)?;)+ };
+}
+
+macro_rules! with_config_fields {
+    ($use:ident, $config:ident, $other:ident) => {
+        $use!(
+            $config,
+            $other,
+            pages,
+            pages_reserved,
+            page_tokens,
+            rows_max,
+            tokens_max,
+            prefill_chunk_max,
+            slots_max,
+            adapters_step_max,
+            page_ins_max,
+            adapters_max,
+            waiting_max,
+            sequence_tokens_max,
+            stop_tokens_max,
+            vocab,
+            pass_overs_max
+        )
+    };
+}
+
+#[pymethods]
+impl Core {
+    #[new]
+    #[pyo3(signature = (**limits))]
+    fn new(py: Python<'_>, limits: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut config = Config::default();
+        if let Some(limits) = limits {
+            with_config_fields!(config_from_keywords, config, limits);
+        }
+        let core = lorad_sched::Core::new(config).map_err(|error| from_config(py, error))?;
+        Ok(Self { core, events: Vec::new() })
+    }
+
+    /// The limits, by name.
+    #[getter]
+    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (config, dict) = (self.core.config(), PyDict::new(py));
+        with_config_fields!(config_to_dict, config, dict);
+        Ok(dict)
+    }
+
+    /// Name → (offset, length) of each section of the plan, in elements.
+    fn plan_layout<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, offset, length) in self.core.plan_layout().sections() {
+            dict.set_item(name, (offset, length))?;
+        }
+        Ok(dict)
+    }
+
+    /// Elements of the plan's int32 buffer.
+    fn plan_length(&self) -> usize {
+        self.core.plan_layout().length()
+    }
+
+    /// A plan as text.
+    fn plan_text(&self, plan: &Bound<'_, PyAny>) -> PyResult<String> {
+        let plan = View::<i32>::new(plan, "plan")?;
+        Ok(self.core.plan_layout().view(plan.as_slice()).to_string())
+    }
+
+    /// Registers an adapter, cold; returns its id.
+    fn register(&mut self, py: Python<'_>, tag: u32, pages: u32, layers: u32) -> PyResult<u32> {
+        let adapter = self.core.register(AdapterSpec { tag, pages, layers });
+        Ok(adapter.map_err(|error| from_refusal(py, error))?.number())
+    }
+
+    /// Takes no new requests for an adapter; it is forgotten when the last one has ended.
+    fn unregister(&mut self, now: u64, adapter: u32) {
+        self.core.unregister(now, AdapterId::from_number(adapter));
+    }
+
+    /// Takes a request into its queue.
+    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, tenant = 0))]
+    fn add(
+        &mut self,
+        now: u64,
+        id: u64,
+        adapter: Option<u32>,
+        prompt: &Bound<'_, PyAny>,
+        max_tokens: u32,
+        stop_tokens: Option<&Bound<'_, PyAny>>,
+        tenant: u32,
+    ) -> PyResult<()> {
+        let spec = RequestSpec {
+            id,
+            tenant,
+            adapter: adapter.map(AdapterId::from_number),
+            prompt: token_ids(prompt, "prompt")?,
+            max_tokens,
+            stop_tokens: stop_tokens.map_or(Ok(Vec::new()), |tokens| token_ids(tokens, "stop_tokens"))?,
+        };
+        self.core.add(now, spec).map_err(|error| from_refusal(prompt.py(), error))
+    }
+
+    /// Ends a request, in any state; unknown ids are ignored.
+    fn abort(&mut self, now: u64, id: u64) {
+        self.core.abort(now, id);
+    }
+
+    /// Makes the next plan in place; its number, or None when nothing can run now.
+    fn step(&mut self, now: u64, plan: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+        let mut view = ViewMut::<i32>::new(plan, "plan")?;
+        self.core.step(now, view.as_mut_slice()).map_err(|error| from_step(plan.py(), error))
+    }
+
+    /// Applies plan n: one token per row that samples, in the plan's order; SAMPLE_FAILED ends that row's request.
+    fn commit(&mut self, now: u64, n: u64, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let result = match View::<i32>::new(tokens, "tokens") {
+            Ok(view) => self.core.commit(now, n, view.as_slice()),
+            Err(_) => self.core.commit(now, n, &tokens.extract::<Vec<i32>>()?),
+        };
+        result.map_err(|error| from_commit(tokens.py(), error))
+    }
+
+    /// The worker lost plan n: its requests end as failed.
+    fn commit_failed(&mut self, py: Python<'_>, now: u64, n: u64) -> PyResult<()> {
+        self.core.commit_failed(now, n).map_err(|error| from_commit(py, error))
+    }
+
+    /// The adapter's bytes are in its pages.
+    fn page_in_done(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.page_in_done(now, adapter).map_err(|error| from_page_in(py, error))
+    }
+
+    /// The adapter's bytes didn't arrive: its waiting requests end as failed.
+    fn page_in_failed(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.page_in_failed(now, adapter).map_err(|error| from_page_in(py, error))
+    }
+
+    /// All events since the last call, as (kind, id of request or adapter, value).
+    fn drain_events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.core.drain_events(&mut self.events);
+        let list = PyList::empty(py);
+        for event in self.events.drain(..) {
+            let tuple = match event {
+                Event::Token { request, token } => {
+                    (intern!(py, "token"), request, token).into_pyobject(py)?
+                }
+                Event::Admitted { request, line } => {
+                    (intern!(py, "admitted"), request, line).into_pyobject(py)?
+                }
+                Event::Preempted { request } => (intern!(py, "preempted"), request, 0).into_pyobject(py)?,
+                Event::Finished { request, reason } => {
+                    let reason = match reason {
+                        lorad_sched::FinishReason::Stop => intern!(py, "stop"),
+                        lorad_sched::FinishReason::Length => intern!(py, "length"),
+                        lorad_sched::FinishReason::Aborted => intern!(py, "aborted"),
+                        lorad_sched::FinishReason::Failed { why } => match why {
+                            lorad_sched::FailReason::PageIn => intern!(py, "failed_page_in"),
+                            lorad_sched::FailReason::Row => intern!(py, "failed_row"),
+                            lorad_sched::FailReason::Plan => intern!(py, "failed_plan"),
+                        },
+                    };
+                    (intern!(py, "finished"), request, reason).into_pyobject(py)?
+                }
+                Event::AdapterLoading { adapter, slot } => {
+                    (intern!(py, "adapter_loading"), adapter.number(), slot).into_pyobject(py)?
+                }
+                Event::AdapterHot { adapter, slot } => {
+                    (intern!(py, "adapter_hot"), adapter.number(), slot).into_pyobject(py)?
+                }
+                Event::AdapterEvicted { adapter } => {
+                    (intern!(py, "adapter_evicted"), adapter.number(), 0).into_pyobject(py)?
+                }
+                Event::AdapterFailed { adapter } => {
+                    (intern!(py, "adapter_failed"), adapter.number(), 0).into_pyobject(py)?
+                }
+                Event::AdapterGone { adapter } => {
+                    (intern!(py, "adapter_gone"), adapter.number(), 0).into_pyobject(py)?
+                }
+            };
+            list.append(tuple)?;
+        }
+        Ok(list)
+    }
+
+    /// Does any request live, or any page-in run?
+    fn has_work(&self) -> bool {
+        self.core.has_work()
+    }
+
+    /// Number of the plan in flight.
+    #[getter]
+    fn in_flight(&self) -> Option<u64> {
+        self.core.in_flight()
+    }
+
+    /// Compares everything with everything; None, or what doesn't agree.
+    fn check(&self) -> Option<String> {
+        self.core.check().err()
+    }
+
+    /// The whole state as stable text.
+    fn dump(&self) -> String {
+        self.core.dump()
+    }
+
+    /// Figures: running, waiting, pages by owner, counters; `adapters`: id → dict.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (stats, dict) = (self.core.stats(), PyDict::new(py));
+        let figures = [
+            ("running", stats.running),
+            ("waiting", stats.waiting),
+            ("adapters_loading", stats.adapters_loading),
+            ("adapters_active", stats.adapters_active),
+            ("slots_free", stats.slots_free),
+            ("pages_total", stats.pages_total),
+            ("pages_free", stats.pages_free),
+            ("pages_sequence", stats.pages_sequence),
+            ("pages_adapter", stats.pages_adapter),
+            ("pages_reserved", stats.pages_reserved),
+        ];
+        for (name, figure) in figures {
+            dict.set_item(name, figure)?;
+        }
+        for (name, figure) in stats.counters.named() {
+            dict.set_item(name, figure)?;
+        }
+        let adapters = PyDict::new(py);
+        for adapter in self.core.adapter_stats() {
+            let entry = PyDict::new(py);
+            entry.set_item("tag", adapter.tag)?;
+            entry.set_item("state", adapter.state)?;
+            entry.set_item("slot", adapter.slot)?;
+            entry.set_item("pages", adapter.pages)?;
+            entry.set_item("running", adapter.running)?;
+            entry.set_item("waiting", adapter.waiting)?;
+            adapters.set_item(adapter.adapter.number(), entry)?;
+        }
+        dict.set_item("adapters", adapters)?;
+        Ok(dict)
+    }
 }

@@ -1,0 +1,152 @@
+//! The core's limits.
+
+use std::fmt;
+
+/// The limits of a core. Everything has one; all memory of a step is taken from them at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Pages in the arena.
+    pub pages: u32,
+    /// Pages set aside for the host (the first ones), never handed out.
+    pub pages_reserved: u32,
+    /// Tokens whose KV fits into a page.
+    pub page_tokens: u32,
+    /// Rows (running requests) in a step.
+    pub rows_max: u32,
+    /// New tokens in a step; at least `rows_max`.
+    pub tokens_max: u32,
+    /// New tokens of one row in a step.
+    pub prefill_chunk_max: u32,
+    /// Adapter slots in the device table.
+    pub slots_max: u32,
+    /// Distinct adapters in a step; the base doesn't count.
+    pub adapters_step_max: u32,
+    /// Adapters being paged in at the same time.
+    pub page_ins_max: u32,
+    /// Adapters that may be registered.
+    pub adapters_max: u32,
+    /// Requests that may wait; preempted ones come on top.
+    pub waiting_max: u32,
+    /// Tokens of a request: prompt and answer together.
+    pub sequence_tokens_max: u32,
+    /// Stop tokens of a request.
+    pub stop_tokens_max: u32,
+    /// Token ids are below this.
+    pub vocab: u32,
+    /// Requests of other groups that may be admitted past a group that lacks pages or a slot; then the others wait.
+    pub pass_overs_max: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            pages: 4096,
+            pages_reserved: 0,
+            page_tokens: 16,
+            rows_max: 64,
+            tokens_max: 512,
+            prefill_chunk_max: 256,
+            slots_max: 64,
+            adapters_step_max: 64,
+            page_ins_max: 4,
+            adapters_max: 16_384,
+            waiting_max: 16_384,
+            sequence_tokens_max: 4096,
+            stop_tokens_max: 64,
+            vocab: i32::MAX as u32,
+            pass_overs_max: 64,
+        }
+    }
+}
+
+/// A limit that can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The value is below what makes sense.
+    TooSmall {
+        /// Name of the field in [`Config`].
+        field: &'static str,
+        /// The smallest value that is taken.
+        limit: u64,
+        /// The value given.
+        value: u64,
+    },
+    /// The value is above what the core can hold.
+    TooLarge {
+        /// Name of the field in [`Config`], or of what is derived from several.
+        field: &'static str,
+        /// The largest value that is taken.
+        limit: u64,
+        /// The value given.
+        value: u64,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::TooSmall { field, limit, value } => write!(f, "{field} = {value}: at least {limit}"),
+            ConfigError::TooLarge { field, limit, value } => write!(f, "{field} = {value}: at most {limit}"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Cells that the page table and a plan may have; beyond this a configuration is a mistake, not a machine.
+const CELLS_MAX: u64 = 1 << 26;
+
+impl Config {
+    /// Pages that requests and adapters can have.
+    pub fn pages_usable(&self) -> u32 {
+        self.pages.saturating_sub(self.pages_reserved)
+    }
+
+    /// Columns of the page table.
+    pub fn cols(&self) -> u32 {
+        self.pages_for(self.sequence_tokens_max).min(self.pages_usable())
+    }
+
+    /// Pages for the KV of `tokens` tokens.
+    pub fn pages_for(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.page_tokens)
+    }
+
+    /// Checks each limit by itself and against the others.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let ranges: [(&'static str, u32, u32, u32); 15] = [
+            ("pages", self.pages, 1, 1 << 24),
+            ("pages_reserved", self.pages_reserved, 0, self.pages.saturating_sub(1)),
+            ("page_tokens", self.page_tokens, 1, 1 << 16),
+            ("rows_max", self.rows_max, 1, 1 << 16),
+            ("tokens_max", self.tokens_max, self.rows_max, 1 << 22),
+            ("prefill_chunk_max", self.prefill_chunk_max, 1, 1 << 22),
+            ("slots_max", self.slots_max, 1, 1 << 16),
+            ("adapters_step_max", self.adapters_step_max, 1, 1 << 16),
+            ("page_ins_max", self.page_ins_max, 1, 1 << 16),
+            ("adapters_max", self.adapters_max, 0, 1 << 24),
+            ("waiting_max", self.waiting_max, 1, 1 << 24),
+            ("sequence_tokens_max", self.sequence_tokens_max, 2, 1 << 24),
+            ("stop_tokens_max", self.stop_tokens_max, 0, 1 << 16),
+            ("vocab", self.vocab, 1, i32::MAX as u32),
+            ("pass_overs_max", self.pass_overs_max, 0, u32::MAX),
+        ];
+        for (field, value, least, most) in ranges {
+            if value < least {
+                return Err(ConfigError::TooSmall { field, limit: least.into(), value: value.into() });
+            }
+            if value > most {
+                return Err(ConfigError::TooLarge { field, limit: most.into(), value: value.into() });
+            }
+        }
+        let cells = u64::from(self.rows_max) * u64::from(self.cols());
+        if cells > CELLS_MAX {
+            return Err(ConfigError::TooLarge {
+                field: "rows_max * pages of sequence_tokens_max",
+                limit: CELLS_MAX,
+                value: cells,
+            });
+        }
+        Ok(())
+    }
+}

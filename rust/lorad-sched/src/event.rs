@@ -1,0 +1,114 @@
+//! What happened, in order.
+
+use crate::adapter::AdapterId;
+use crate::request::RequestId;
+
+/// Why something failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailReason {
+    /// The adapter's bytes didn't arrive.
+    PageIn,
+    /// The worker refused this row (its sampled token was [`crate::SAMPLE_FAILED`]).
+    Row,
+    /// The worker lost the whole plan ([`crate::Core::commit_failed`]).
+    Plan,
+}
+
+impl FailReason {
+    /// A stable name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            FailReason::PageIn => "failed_page_in",
+            FailReason::Row => "failed_row",
+            FailReason::Plan => "failed_plan",
+        }
+    }
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// One of its stop tokens was sampled; it is its last token.
+    Stop,
+    /// It has `max_tokens` tokens.
+    Length,
+    /// The host took it back.
+    Aborted,
+    /// It couldn't be computed.
+    Failed {
+        /// What failed.
+        why: FailReason,
+    },
+}
+
+impl FinishReason {
+    /// A stable name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Aborted => "aborted",
+            FinishReason::Failed { why } => why.name(),
+        }
+    }
+}
+
+/// One thing that happened. The host takes them with [`crate::Core::drain_events`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request got a line and pages; again after a preemption.
+    Admitted {
+        /// The request.
+        request: RequestId,
+        /// Its line in the page table, until it's finished or preempted.
+        line: u32,
+    },
+    /// A token of a request's answer.
+    Token {
+        /// The request.
+        request: RequestId,
+        /// The token id; a stop token is given too.
+        token: u32,
+    },
+    /// A running request gave up its pages and waits again; its tokens stay.
+    Preempted {
+        /// The request.
+        request: RequestId,
+    },
+    /// The last word about a request. Its id may be used again.
+    Finished {
+        /// The request.
+        request: RequestId,
+        /// Why it ended.
+        reason: FinishReason,
+    },
+    /// An adapter was given a slot and pages, its page-in is part of the plan.
+    AdapterLoading {
+        /// The adapter.
+        adapter: AdapterId,
+        /// Its slot in the device table.
+        slot: u32,
+    },
+    /// An adapter's bytes are in its pages.
+    AdapterHot {
+        /// The adapter.
+        adapter: AdapterId,
+        /// Its slot in the device table.
+        slot: u32,
+    },
+    /// An idle adapter gave up its slot and pages.
+    AdapterEvicted {
+        /// The adapter.
+        adapter: AdapterId,
+    },
+    /// An adapter's bytes didn't arrive; its next request tries again.
+    AdapterFailed {
+        /// The adapter.
+        adapter: AdapterId,
+    },
+    /// An unregistered adapter is forgotten; nothing names it any more.
+    AdapterGone {
+        /// The adapter.
+        adapter: AdapterId,
+    },
+}

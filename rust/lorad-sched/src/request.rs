@@ -1,0 +1,218 @@
+//! Requests: what the host asks for, and the table of those that live.
+
+use std::collections::HashMap;
+
+/// The host's number of a request.
+pub type RequestId = u64;
+
+/// One sampled token: its id, or [`SAMPLE_FAILED`].
+pub type SampledToken = i32;
+
+/// Instead of a sampled token: the worker couldn't compute this row. The request ends, nobody else's.
+pub const SAMPLE_FAILED: SampledToken = -1;
+
+/// A request, as the host gives it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestSpec {
+    /// The host's number; unique among the requests that live.
+    pub id: RequestId,
+    /// Who asks. Kept for the fairness between tenants.
+    pub tenant: u32,
+    /// The adapter, `None` for the base.
+    pub adapter: Option<crate::AdapterId>,
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// Tokens of the answer at most.
+    pub max_tokens: u32,
+    /// Token ids that end the answer.
+    pub stop_tokens: Vec<u32>,
+}
+
+/// Where a request stands.
+///
+/// ```text
+///   tokens   0 ........ computed ........ tokens.len()
+///            | KV in pages | known, not computed |          decode: exactly one token isn't computed
+///   pages    0 .................... lines.pages · page_tokens     taken for all known tokens at admission
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestState {
+    /// No request in this entry.
+    Vacant,
+    /// In its group's queue, never admitted.
+    Waiting,
+    /// Has a line and pages.
+    Running {
+        /// Line of the page table.
+        line: u32,
+        /// Tokens whose KV is in the pages.
+        computed: u32,
+        /// New tokens in the plan in flight; 0 when it isn't part of it.
+        planned: u32,
+    },
+    /// Gave its pages up; at the head of its group's queue with all its tokens.
+    Preempted,
+    /// Ended while in the plan in flight: line and pages go back at its commit. The id is free already.
+    Ending {
+        /// Line of the page table.
+        line: u32,
+    },
+}
+
+impl RequestState {
+    /// The name in dumps.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RequestState::Vacant => "vacant",
+            RequestState::Waiting => "waiting",
+            RequestState::Running { .. } => "running",
+            RequestState::Preempted => "preempted",
+            RequestState::Ending { .. } => "ending",
+        }
+    }
+}
+
+/// A request in the table.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub id: RequestId,
+    pub tenant: u32,
+    /// 0 for the base, else the adapter's entry + 1.
+    pub group: u32,
+    /// Prompt and answer so far.
+    pub tokens: Vec<u32>,
+    pub prompt_length: u32,
+    pub max_tokens: u32,
+    pub stop_tokens: Vec<u32>,
+    pub arrived: u64,
+    pub state: RequestState,
+}
+
+impl Request {
+    /// Tokens known so far.
+    pub fn length(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Tokens of the answer so far.
+    pub fn answered(&self) -> u32 {
+        self.length() - self.prompt_length
+    }
+}
+
+/// The table of requests. Entries are reused, ids aren't mixed up because only living requests are in the index.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests {
+    entries: Vec<Request>,
+    vacant: Vec<u32>,
+    index: HashMap<RequestId, u32>,
+}
+
+impl Requests {
+    /// The entry of a request that the host may still name.
+    pub fn find(&self, id: RequestId) -> Option<u32> {
+        self.index.get(&id).copied()
+    }
+
+    /// Entries, vacant ones included.
+    pub fn entries(&self) -> &[Request] {
+        &self.entries
+    }
+
+    /// Puts a request into an entry; its memory for the whole answer is taken here, so that no step allocates.
+    pub fn insert(&mut self, spec: RequestSpec, group: u32, now: u64) -> u32 {
+        let RequestSpec { id, tenant, adapter: _, mut prompt, max_tokens, stop_tokens } = spec;
+        let prompt_length = prompt.len() as u32;
+        prompt.reserve_exact(max_tokens as usize);
+        let request = Request {
+            id,
+            tenant,
+            group,
+            tokens: prompt,
+            prompt_length,
+            max_tokens,
+            stop_tokens,
+            arrived: now,
+            state: RequestState::Waiting,
+        };
+        let entry = match self.vacant.pop() {
+            Some(entry) => {
+                self.entries[entry as usize] = request;
+                entry
+            }
+            None => {
+                self.entries.push(request);
+                // so that giving an entry back never allocates
+                self.vacant.reserve(self.entries.capacity());
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.index.insert(id, entry);
+        entry
+    }
+
+    /// Frees the id at once; the entry stays until [`Requests::vacate`].
+    pub fn forget(&mut self, entry: u32) {
+        let id = self.entries[entry as usize].id;
+        if self.index.get(&id) == Some(&entry) {
+            self.index.remove(&id);
+        }
+    }
+
+    /// Frees the entry and its memory.
+    pub fn vacate(&mut self, entry: u32) {
+        self.forget(entry);
+        let request = &mut self.entries[entry as usize];
+        request.state = RequestState::Vacant;
+        request.tokens = Vec::new();
+        request.stop_tokens = Vec::new();
+        self.vacant.push(entry);
+    }
+
+    /// Compares index, entries and the list of vacant ones.
+    pub fn check(&self) -> Result<(), String> {
+        for (&id, &entry) in &self.index {
+            let request = &self.entries[entry as usize];
+            let nameable = matches!(
+                request.state,
+                RequestState::Waiting | RequestState::Preempted | RequestState::Running { .. }
+            );
+            if request.id != id || !nameable {
+                return Err(format!(
+                    "requests: id {id} leads to {} in state {}",
+                    request.id,
+                    request.state.name()
+                ));
+            }
+        }
+        let mut vacant = 0;
+        for request in &self.entries {
+            match request.state {
+                RequestState::Vacant => vacant += 1,
+                RequestState::Ending { .. } => {}
+                RequestState::Waiting | RequestState::Preempted | RequestState::Running { .. } => {
+                    if self.find(request.id).is_none() {
+                        return Err(format!("requests: id {} isn't in the index", request.id));
+                    }
+                }
+            }
+        }
+        if vacant != self.vacant.len() {
+            return Err(format!("requests: {vacant} vacant entries, {} listed", self.vacant.len()));
+        }
+        Ok(())
+    }
+}
+
+impl std::ops::Index<u32> for Requests {
+    type Output = Request;
+    fn index(&self, entry: u32) -> &Request {
+        &self.entries[entry as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Requests {
+    fn index_mut(&mut self, entry: u32) -> &mut Request {
+        &mut self.entries[entry as usize]
+    }
+}

@@ -1,0 +1,176 @@
+//! Making a plan: running rows first, then admission, then the arrays.
+
+use crate::adapter::Residency;
+use crate::core::{adapter_of, Core};
+use crate::error::StepError;
+use crate::plan::{Head, Part};
+use crate::request::RequestState;
+
+/// A row of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    /// Entry of the request.
+    pub request: u32,
+    pub line: u32,
+    /// Slot and tag of the adapter, `None` for the base.
+    pub adapter: Option<(u32, u32)>,
+    /// Tokens computed before.
+    pub start: u32,
+    /// New tokens.
+    pub count: u32,
+    /// Is a token sampled?
+    pub sample: bool,
+}
+
+impl Core {
+    /// Makes the next plan in place and says its number; `None` when nothing can run now: no request lives, or all wait
+    /// for page-ins that the host hasn't reported. Only one plan may be in flight.
+    ///
+    /// Allocates nothing. What a step visits is bounded by the configuration.
+    pub fn step(&mut self, now: u64, plan: &mut [i32]) -> Result<Option<u64>, StepError> {
+        if let Some(number) = self.flight {
+            return Err(StepError::PlanInFlight { number });
+        }
+        if plan.len() != self.layout.length() {
+            return Err(StepError::BufferLength {
+                needed: self.layout.length() as u64,
+                given: plan.len() as u64,
+            });
+        }
+        self.now = self.now.max(now);
+        self.chosen.clear();
+        self.page_ins.clear();
+        let mut tokens_left = self.config.tokens_max;
+        self.grow_rows();
+        self.choose_running(&mut tokens_left);
+        self.admit(&mut tokens_left);
+        if self.chosen.is_empty() && self.page_ins.is_empty() {
+            return Ok(None);
+        }
+        self.counters.plans += 1;
+        let number = self.counters.plans;
+        self.chosen.sort_unstable_by_key(|row| (row.adapter.is_none(), row.adapter, row.line));
+        self.write(number, plan);
+        self.flight = Some(number);
+        Ok(Some(number))
+    }
+
+    /// Rows that decode, then prompts in progress in the order of admission. As `rows_max` isn't above `tokens_max`, each
+    /// decoding row gets its token and the first prompt at least one.
+    fn choose_running(&mut self, tokens_left: &mut u32) {
+        for decoding in [true, false] {
+            for index in 0..self.running.len() {
+                let entry = self.running[index];
+                let request = &self.requests[entry];
+                if let RequestState::Running { computed, .. } = request.state {
+                    if (request.length() - computed == 1) == decoding {
+                        self.choose(entry, tokens_left);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts as much of a running request into the plan as the limits allow.
+    pub(crate) fn choose(&mut self, entry: u32, tokens_left: &mut u32) {
+        let request = &mut self.requests[entry];
+        let length = request.tokens.len() as u32;
+        let RequestState::Running { line, computed, planned } = &mut request.state else { return };
+        let missing = length - *computed;
+        let count = missing.min(self.config.prefill_chunk_max).min(*tokens_left);
+        if count == 0 {
+            return;
+        }
+        *tokens_left -= count;
+        *planned = count;
+        let (line, start) = (*line, *computed);
+        let adapter = adapter_of(request.group).and_then(|adapter| match self.adapters[adapter].residency {
+            Residency::Hot { slot, .. } => Some((slot, self.adapters[adapter].spec.tag)),
+            Residency::Vacant | Residency::Cold | Residency::Loading { .. } | Residency::Failed { .. } => {
+                None
+            }
+        });
+        self.chosen.push(Chosen { request: entry, line, adapter, start, count, sample: count == missing });
+    }
+
+    fn write(&mut self, number: u64, plan: &mut [i32]) {
+        let layout = &self.layout;
+        let (mut tokens, mut groups, mut edits, mut opened, mut samples) =
+            (0usize, 0usize, 0usize, 0usize, 0usize);
+        let mut group = None;
+        layout.set(plan, Part::RowOffset, 0, 0);
+        for (row, chosen) in self.chosen.iter().enumerate() {
+            let request = &self.requests[chosen.request];
+            layout.set(plan, Part::RowLine, row, chosen.line);
+            let (slot, tag) = chosen.adapter.unwrap_or((-1i32 as u32, 0));
+            layout.set(plan, Part::RowSlot, row, slot);
+            layout.set(plan, Part::RowTag, row, tag);
+            layout.set(plan, Part::RowStart, row, chosen.start);
+            layout.set(plan, Part::RowSample, row, chosen.sample.into());
+            samples += usize::from(chosen.sample);
+            if chosen.adapter.is_some() && chosen.adapter != group {
+                group = chosen.adapter;
+                layout.set(plan, Part::GroupSlot, groups, slot);
+                layout.set(plan, Part::GroupTag, groups, tag);
+                layout.set(plan, Part::GroupBegin, groups, tokens as u32);
+                groups += 1;
+            }
+            for position in chosen.start..chosen.start + chosen.count {
+                layout.set(plan, Part::TokenId, tokens, request.tokens[position as usize]);
+                layout.set(plan, Part::TokenPos, tokens, position);
+                layout.set(plan, Part::TokenLine, tokens, chosen.line);
+                tokens += 1;
+            }
+            layout.set(plan, Part::RowOffset, row + 1, tokens as u32);
+            if chosen.adapter.is_some() {
+                layout.set(plan, Part::GroupEnd, groups - 1, tokens as u32);
+            }
+            let (told, new) = self.lines.tell(chosen.line);
+            for (col, &page) in self.lines.pages(chosen.line).iter().enumerate().skip(told as usize) {
+                layout.set(plan, Part::EditLine, edits, chosen.line);
+                layout.set(plan, Part::EditCol, edits, col as u32);
+                layout.set(plan, Part::EditPage, edits, page);
+                edits += 1;
+            }
+            if new {
+                layout.set(plan, Part::OpenLine, opened, chosen.line);
+                layout.set(plan, Part::OpenRequestLo, opened, request.id as u32);
+                layout.set(plan, Part::OpenRequestHi, opened, (request.id >> 32) as u32);
+                opened += 1;
+            }
+        }
+        for (index, &slot) in self.adapters.clears.iter().enumerate() {
+            layout.set(plan, Part::ClearSlot, index, slot);
+        }
+        let mut pages = 0usize;
+        layout.set(plan, Part::PageinBegin, 0, 0);
+        for (index, &entry) in self.page_ins.iter().enumerate() {
+            let adapter = &self.adapters[entry];
+            let Residency::Loading { slot, .. } = adapter.residency else { continue };
+            layout.set(plan, Part::PageinAdapter, index, adapter.id.number());
+            layout.set(plan, Part::PageinSlot, index, slot);
+            layout.set(plan, Part::PageinTag, index, adapter.spec.tag);
+            for &page in &adapter.image {
+                layout.set(plan, Part::PageinPage, pages, page);
+                pages += 1;
+            }
+            layout.set(plan, Part::PageinBegin, index + 1, pages as u32);
+        }
+        let heads = [
+            (Head::Step, number as usize & 0x7fff_ffff),
+            (Head::Rows, self.chosen.len()),
+            (Head::Tokens, tokens),
+            (Head::Groups, groups),
+            (Head::Edits, edits),
+            (Head::Opened, opened),
+            (Head::PageIns, self.page_ins.len()),
+            (Head::PageInPages, pages),
+            (Head::Clears, self.adapters.clears.len()),
+            (Head::Samples, samples),
+        ];
+        for (head, value) in heads {
+            layout.set_head(plan, head, value);
+        }
+        self.adapters.clears.clear();
+    }
+}
