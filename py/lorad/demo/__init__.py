@@ -1,0 +1,1 @@
+"""The embedded base, its tenants, and the demo that serves them."""

@@ -1,0 +1,320 @@
+"""`Engine`: the core and the worker stepped together, by hand or by the engine process.
+
+engine = Engine("smollm2")
+engine.load_adapter("devil", "path/to/devil")
+request = engine.add("Define: lawyer", model="devil", max_tokens=20)
+while engine.step():
+    print(engine.plan)
+print(request.text)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lorad import _core
+from lorad.adapters.check import CheckedAdapter
+from lorad.adapters.image import AdapterImage, build_image
+from lorad.adapters.load import load_adapter as read_adapter
+from lorad.config import EngineConfig, check
+from lorad.engine import messages
+from lorad.engine.request import Request
+from lorad.engine.refusals import refusals
+from lorad.errors import NotFound
+from lorad.models.open import open_model
+from lorad.worker.plan import Plan
+from lorad.worker.worker import Worker
+
+
+class PreparedAdapter:
+    """An adapter that was read, checked and packed, and can be registered without further waiting."""
+
+    def __init__(self, checked: CheckedAdapter, image: AdapterImage, path: str) -> None:
+        self.checked = checked
+        self.image = image
+        self.path = path
+
+
+class Engine:
+    """One base model, its adapters and the requests on them. Not thread-safe, but for `prepare_adapter`."""
+
+    def __init__(
+        self,
+        model: str = "smollm2",
+        *,
+        config: EngineConfig | None = None,
+        on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+        on_page_in: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> None:
+        """Loads `model`; `options` are the fields of EngineConfig. `on_page_in` is called from another thread."""
+        self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
+        self.weights = open_model(config.model, on_progress)
+        self._page_in_event = threading.Event()
+
+        def page_in_ended() -> None:
+            self._page_in_event.set()
+            on_page_in()
+
+        self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
+        self.core = _core.Core(**self.worker.core_config())
+        self.plan = Plan(self.core.plan_layout())
+        self._adapters: dict[str, messages.AdapterInfo] = {}
+        self._ids: dict[str, int] = {}
+        self._generations: dict[int, str] = {}
+        self._sampling: dict[int, messages.Sampling] = {}
+        self._handles: dict[int, Request] = {}
+        self._next_request = 1
+        self._tokenizer: Any = None
+        self.steps = 0
+
+    # adapters
+
+    def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
+        """Reads, checks and packs an adapter folder. Takes as long as the file; safe on any thread."""
+        checked = read_adapter(
+            name, path, self.weights.config, self.weights.digest, max_lora_rank=self.config.max_lora_rank
+        )
+        return PreparedAdapter(checked, build_image(checked, self.worker.geometry.page_bytes), path)
+
+    def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
+        """Makes a prepared adapter servable. The same content again is the same generation, held once."""
+        checked, image = prepared.checked, prepared.image
+        info = messages.AdapterInfo(
+            name=checked.name,
+            generation=checked.generation,
+            rank=checked.rank,
+            modules=len(checked.modules),
+            pages=image.layout.pages,
+            bytes=checked.bytes,
+            path=prepared.path,
+        )
+        if checked.generation not in self._ids:
+            with refusals():
+                adapter = self.core.register(checked.tag, image.layout.pages, self.weights.config.layers)
+            self.worker.add_adapter(adapter, checked.tag, image)
+            self._ids[checked.generation] = adapter
+            self._generations[adapter] = checked.generation
+        self._adapters[checked.name] = info
+        return info
+
+    def load_adapter(self, name: str, path: str) -> messages.AdapterInfo:
+        """`prepare_adapter` and `register_adapter` in one."""
+        return self.register_adapter(self.prepare_adapter(name, path))
+
+    def unload_adapter(self, generation: str) -> None:
+        """No new requests; those that run end on it; then it's forgotten."""
+        adapter = self._ids.pop(generation, None)
+        if adapter is None:
+            raise NotFound(f"generation {generation!r} isn't registered", code="unknown_generation")
+        self._adapters = {name: info for name, info in self._adapters.items() if info.generation != generation}
+        self.core.unregister(self.now(), adapter)
+
+    # requests
+
+    def submit(self, request: messages.Generate) -> None:
+        """Queues a request; a refusal names what is wrong and changes nothing."""
+        adapter = None
+        if request.generation:
+            adapter = self._ids.get(request.generation)
+            if adapter is None:
+                raise NotFound(f"generation {request.generation!r} isn't registered", code="unknown_generation")
+        sampling = request.sampling
+        with refusals():
+            self.core.add(
+                self.now(),
+                request.id,
+                adapter,
+                np.asarray(request.prompt, dtype=np.uint32),
+                sampling.max_tokens,
+                list(sampling.stop_token_ids),
+                tenant=request.tenant,
+            )
+        self._sampling[request.id] = sampling
+
+    def add(self, prompt: str | Sequence[int], model: str = "", *, max_tokens: int = 64, **sampling: Any) -> Request:
+        """Queues `prompt` (text of a user's message, or token ids) under the adapter named `model` ("": the base).
+
+        `sampling`: fields of `messages.Sampling`; greedy unless a temperature is given. Ends at an end-of-text token
+        unless `stop_token_ids` says otherwise.
+        """
+        if model and model not in self._adapters:
+            raise NotFound(f"model {model!r} isn't loaded", code="model_not_found", param="model")
+        ids = self.tokenizer.chat([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else list(prompt)
+        sampling.setdefault("temperature", 0.0)
+        sampling.setdefault("stop_token_ids", tuple(self.weights.config.eos_ids))
+        request = Request(self._next_request, model, ids, self)
+        self._next_request += 1
+        self.submit(
+            messages.Generate(
+                request.id,
+                ids,
+                messages.Sampling(max_tokens=max_tokens, **sampling),
+                self._adapters[model].generation if model else "",
+            )
+        )
+        self._handles[request.id] = request
+        return request
+
+    def abort(self, request: int) -> None:
+        """Ends a request wherever it is; unknown and ended ones are fine."""
+        self.core.abort(self.now(), request)
+
+    # stepping
+
+    def has_work(self) -> bool:
+        """Whether any request waits or runs, or a page-in is under way."""
+        return bool(self._sampling) or self.worker.page_ins.pending > 0
+
+    def step(self, *, wait: bool = True) -> messages.Step | None:
+        """Plans, computes and commits one step. None: nothing can run.
+
+        When only a page-in can bring work, `wait` says whether to wait for it or to come back with None.
+        """
+        while self.has_work():
+            self._page_in_event.clear()
+            self._take_page_ins()
+            number = self.core.step(self.now(), self.plan.array)
+            if number is not None:
+                return self._run(number)
+            made = self._events({})
+            if made.tokens or made.finished:
+                return made
+            if self.worker.page_ins.pending == 0 or not wait:
+                return None
+            self._page_in_event.wait()
+        made = self._events({})
+        return made if made.finished else None
+
+    def _run(self, number: int) -> messages.Step:
+        plan = self.plan
+        opened = [(line, request, self._sampling[request]) for line, request in plan.opened()]
+        self.worker.apply(plan, opened)
+        if plan.rows == 0:
+            self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
+            return self._events({})
+        samples = self.worker.run(plan)
+        self.core.commit(self.now(), number, samples.tokens)
+        self.steps += 1
+        return self._events(samples.logprobs)
+
+    def _take_page_ins(self) -> None:
+        for done in self.worker.finished_page_ins():
+            if done.error is None:
+                self.core.page_in_done(self.now(), done.adapter)
+            else:
+                self.core.page_in_failed(self.now(), done.adapter)
+
+    def _events(self, logprobs: dict[int, messages.TokenLogprobs]) -> messages.Step:
+        tokens: list[messages.Token] = []
+        finished: list[messages.Finished] = []
+        for kind, subject, value in self.core.drain_events():
+            if kind == "token":
+                tokens.append(messages.Token(subject, value, logprobs.get(subject)))
+            elif kind == "finished":
+                finished.append(self._end(subject, value, tokens))
+            elif kind == "adapter_gone":
+                self.worker.drop_adapter(subject)
+                self._generations.pop(subject, None)
+        made = messages.Step(tokens, finished)
+        if self._handles:
+            for request in {*(token.id for token in tokens), *(end.id for end in finished)}:
+                if request in self._handles:
+                    self._handles[request].take(made)
+        return made
+
+    def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
+        self._sampling.pop(request, None)
+        if reason == "stop":
+            # The core tells of the stop token too; it isn't part of the answer.
+            for index in range(len(tokens) - 1, -1, -1):
+                if tokens[index].id == request:
+                    del tokens[index]
+                    break
+        if reason in ("stop", "length"):
+            return messages.Finished(request, reason)
+        if reason == "aborted":
+            return messages.Finished(request, "abort")
+        return messages.Finished(
+            request, "error", messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
+        )
+
+    # looking
+
+    @staticmethod
+    def now() -> int:
+        """The core's time: microseconds on a clock that never goes back."""
+        return time.monotonic_ns() // 1000
+
+    @property
+    def tokenizer(self) -> Any:
+        """The base model's tokenizer, read at the first use."""
+        if self._tokenizer is None:
+            from lorad.text.tokenizer import load_tokenizer
+
+            self._tokenizer = load_tokenizer(self.weights)
+        return self._tokenizer
+
+    @property
+    def model_info(self) -> messages.ModelInfo:
+        """The base model, as a front needs to know it."""
+        config, geometry = self.weights.config, self.worker.geometry
+        return messages.ModelInfo(
+            architecture=config.architecture,
+            digest=self.weights.digest,
+            vocab_size=config.vocab,
+            context_length=self.worker.sequence_tokens_max,
+            dtype=self.worker.dtype,
+            layers=config.layers,
+            weights_bytes=self.worker.model.bytes,
+            pages=self.worker.pages,
+            page_tokens=geometry.page_tokens,
+            page_bytes=geometry.page_bytes,
+        )
+
+    def stats(self) -> messages.Stats:
+        """Counters at this moment."""
+        found = self.core.stats()
+        return messages.Stats(
+            call=0,
+            running=found["running"],
+            waiting=found["waiting"],
+            pages_total=found["pages"],
+            pages_free=found["pages_free"],
+            pages_sequences=found["pages_sequences"],
+            pages_adapters=found["pages_adapters"],
+            preemptions=found["preemptions"],
+            evictions=found["evictions"],
+            page_ins=found["page_ins"],
+            steps=self.steps,
+            adapters={
+                self._generations[adapter]: messages.AdapterStats(*values)
+                for adapter, values in found["adapters"].items()
+                if adapter in self._generations
+            },
+        )
+
+    def plan_text(self) -> str:
+        """The last plan, a line for each row."""
+        return self.core.plan_text(self.plan.array)
+
+    def dump(self) -> str:
+        """The core's whole state as text: requests, adapters, pages."""
+        return self.core.dump()
+
+    def close(self) -> None:
+        """Ends the worker's threads. The engine can't be used afterwards."""
+        self.worker.close()
+
+
+FAILURES = {
+    "failed_page_in": "the adapter's weights could not be copied into the page pool",
+    "failed_row": "the worker could not compute this request",
+    "failed_plan": "the worker failed in the step that held this request",
+}
+"""What the core's reasons mean to a client."""

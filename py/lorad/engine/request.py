@@ -1,0 +1,48 @@
+"""A request followed by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lorad.engine.messages import Step
+
+if TYPE_CHECKING:
+    from lorad.engine.engine import Engine
+
+
+class Request:
+    """What `Engine.add` gives back: its tokens so far, and how it ended."""
+
+    def __init__(self, id: int, model: str, prompt: list[int], engine: Engine) -> None:
+        self.id = id
+        self.model = model
+        """The adapter's name; "" is the base."""
+        self.prompt = prompt
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        """Of each token, natural log; filled if the request asked for log-probabilities."""
+        self.finish: str | None = None
+        """None while it lives; then stop, length, abort or error."""
+        self.error: str | None = None
+        self._engine = engine
+
+    @property
+    def text(self) -> str:
+        """The tokens so far as text."""
+        return str(self._engine.tokenizer.decode(self.tokens))
+
+    def take(self, step: Step) -> None:
+        """Adds what a step made for this request."""
+        for token in step.tokens:
+            if token.id == self.id:
+                self.tokens.append(token.token)
+                if token.logprobs is not None:
+                    self.logprobs.append(token.logprobs.chosen)
+        for end in step.finished:
+            if end.id == self.id:
+                self.finish = end.reason
+                self.error = end.error.message if end.error else None
+
+    def __repr__(self) -> str:
+        model = self.model or "base"
+        return f"<Request {self.id} on {model}: {len(self.tokens)} tokens, {self.finish or 'running'}>"

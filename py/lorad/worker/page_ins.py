@@ -1,0 +1,73 @@
+"""Copying adapters into pages, off the step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lorad.worker.plan import Ints
+
+
+class PageIn(NamedTuple):
+    """One finished copy; `error` tells why it failed."""
+
+    adapter: int
+    slot: int
+    pages: Ints
+    error: str | None
+
+
+class PageIns:
+    """Copies images on one thread of its own, so a cold adapter delays only those who asked for it.
+
+    The core keeps the target pages owned by the adapter until it hears of the end, so nobody else reads or writes them.
+    """
+
+    def __init__(self, arena: NDArray[np.uint8], on_finish: Callable[[], None] = lambda: None) -> None:
+        """`arena`: u8 [pages, page_bytes]. `on_finish` runs on the copying thread after each copy."""
+        self._arena = arena
+        self._on_finish = on_finish
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lorad-page-in")
+        self._lock = threading.Lock()
+        self._finished: list[PageIn] = []
+        self._pending = 0
+
+    @property
+    def pending(self) -> int:
+        """Copies that were started and not yet taken by `finished`."""
+        return self._pending
+
+    def start(self, adapter: int, slot: int, pages: Ints, image: NDArray[np.uint8]) -> None:
+        """Begins to copy `image` (u8 [pages, page_bytes]) to `pages`."""
+        self._pending += 1
+        self._thread.submit(self._copy, adapter, slot, pages, image)
+
+    def finished(self) -> list[PageIn]:
+        """The copies that have ended since the last call."""
+        with self._lock:
+            done, self._finished = self._finished, []
+        self._pending -= len(done)
+        return done
+
+    def close(self) -> None:
+        """Waits for the copy that runs and ends the thread."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _copy(self, adapter: int, slot: int, pages: Ints, image: NDArray[np.uint8]) -> None:
+        error = None
+        try:
+            # One copy for each run of neighbouring pages.
+            breaks = np.flatnonzero(np.diff(pages) != 1) + 1
+            for begin, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(pages)], strict=True):
+                first = int(pages[begin])
+                self._arena[first : first + end - begin] = image[begin:end]
+        except Exception as failure:  # the adapter's waiters get the reason; nobody else notices
+            error = f"{type(failure).__name__}: {failure}"
+        with self._lock:
+            self._finished.append(PageIn(adapter, slot, pages, error))
+        self._on_finish()

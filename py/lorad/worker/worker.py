@@ -1,0 +1,187 @@
+"""The CPU worker: arena, page table, device table, model. It does what a plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lorad import _core
+from lorad.adapters.image import AdapterImage
+from lorad.config import EngineConfig
+from lorad.engine.messages import Sampling, TokenLogprobs
+from lorad.errors import InvalidRequest, ModelRejected
+from lorad.models.llama import Llama
+from lorad.models.weights import Weights
+from lorad.worker.lines import SamplingLines
+from lorad.worker.ops import Ops, PageGeometry, StepArrays
+from lorad.worker.page_ins import PageIn, PageIns
+from lorad.worker.plan import Ints, Plan
+from lorad.worker.threads import thread_count
+
+SLOTS_MAX = 4096
+"""Adapters in pages at once; a slot's row in the device table is small, the pages are the real limit."""
+
+PAGE_INS_MAX = 4
+
+SAMPLE_FAILED = -1
+"""What a row's token is when the row couldn't be computed."""
+
+
+class Samples(NamedTuple):
+    """What a step sampled."""
+
+    tokens: Ints
+    """[samples], in plan order; SAMPLE_FAILED where a row's weights were not the ones it was planned with."""
+    logprobs: dict[int, TokenLogprobs]
+    """By request, for those that asked."""
+
+
+class Registered(NamedTuple):
+    """An adapter that can be paged in."""
+
+    tag: int
+    image: AdapterImage
+
+
+class Worker:
+    """Computes plans on the CPU."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: EngineConfig,
+        *,
+        on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+        on_page_in: Callable[[], None] = lambda: None,
+    ) -> None:
+        model = weights.config
+        threads = thread_count(config.threads)
+        torch.set_num_threads(threads)
+        _core.set_threads(threads)
+        self.dtype = kv_element(config.dtype)
+        self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
+        self.pages = config.kv_cache_memory_bytes // self.geometry.page_bytes
+        if self.pages < 2:
+            raise InvalidRequest(
+                f"kv_cache_memory_bytes: a page has {self.geometry.page_bytes} bytes and two are the least, got "
+                f"{config.kv_cache_memory_bytes}",
+                code="option_range",
+                param="kv_cache_memory_bytes",
+            )
+        self.sequence_tokens_max = min(model.context_length, self.pages * config.block_size)
+        if config.max_model_len:
+            if config.max_model_len > self.sequence_tokens_max:
+                raise InvalidRequest(
+                    f"max_model_len: at most {self.sequence_tokens_max} (the model's context is "
+                    f"{model.context_length}, the pool holds {self.pages * config.block_size}), got "
+                    f"{config.max_model_len}",
+                    code="option_range",
+                    param="max_model_len",
+                )
+            self.sequence_tokens_max = config.max_model_len
+        self.rows_max = config.max_num_seqs
+        self.tokens_max = max(config.max_num_batched_tokens, self.rows_max)
+        self.slots = min(SLOTS_MAX, self.pages)
+        self.adapters_step_max = min(config.max_loras or self.rows_max, self.rows_max)
+
+        # Zeroed by the operating system as it is touched: pages never used cost nothing.
+        self.arena: NDArray[np.uint8] = np.zeros((self.pages, self.geometry.page_bytes), dtype=np.uint8)
+        columns = -(-self.sequence_tokens_max // config.block_size)
+        self.page_table = np.zeros((self.rows_max, columns), dtype=np.int32)
+        modules = model.modules()
+        self.table = _core.AdapterTable(self.slots, self.geometry.page_bytes, model.layers, len(modules))
+        self.page_ins = PageIns(self.arena, on_page_in)
+        self.lines = SamplingLines(self.rows_max)
+        self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
+        self._adapters: dict[int, Registered] = {}
+        if model.architecture != "llama":
+            raise ModelRejected(f"architecture {model.architecture!r} isn't supported", code="model_architecture")
+        self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, heads=model.heads)
+        on_progress("weights", 0, 0)
+        self.model = Llama(
+            weights, self.ops, tokens_max=self.tokens_max, rows_max=self.rows_max, dequantize=config.dequantize
+        )
+        self._config = config
+
+    def core_config(self) -> dict[str, int]:
+        """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
+        return {
+            "pages": self.pages,
+            "page_tokens": self.geometry.page_tokens,
+            "rows_max": self.rows_max,
+            "tokens_max": self.tokens_max,
+            "prefill_chunk_max": self.tokens_max,
+            "slots_max": self.slots,
+            "adapters_step_max": self.adapters_step_max,
+            "page_ins_max": PAGE_INS_MAX,
+            "waiting_max": self._config.max_waiting,
+            "sequence_tokens_max": self.sequence_tokens_max,
+            "vocab": self.model.config.vocab,
+        }
+
+    # adapters
+
+    def add_adapter(self, adapter: int, tag: int, image: AdapterImage) -> None:
+        """Keeps an adapter's image on the host, to be paged in when a plan says so."""
+        self._adapters[adapter] = Registered(tag, image)
+
+    def drop_adapter(self, adapter: int) -> None:
+        """Forgets an adapter that no plan can name any more."""
+        del self._adapters[adapter]
+
+    def finished_page_ins(self) -> list[PageIn]:
+        """The page-ins that have ended; from here on their slots answer for their adapters."""
+        finished = self.page_ins.finished()
+        for done in finished:
+            if done.error is None:
+                registered = self._adapters[done.adapter]
+                self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
+        return finished
+
+    # a step
+
+    def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
+        """Table edits, cleared slots, page-ins to begin, and the (line, request, sampling) that were opened."""
+        edits = int(plan.header[4])
+        self.page_table[plan.edit_line[:edits], plan.edit_col[:edits]] = plan.edit_page[:edits]
+        for slot in plan.clear_slot[: int(plan.header[8])].tolist():
+            self.table.clear(slot)
+        for adapter, slot, pages in plan.page_ins():
+            self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image.data)
+        for line, request, sampling in opened:
+            self.lines.open(line, sampling)
+            self._line_request[line] = request
+
+    def run(self, plan: Plan) -> Samples:
+        """Computes the rows of a plan and samples those that are due."""
+        step = StepArrays.of(plan)
+        logits = self.model.forward(step)
+        lines = step.sample_line
+        best = self.lines.best_wanted(lines)
+        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best)
+        tokens = np.where(np.isnan(drawn.logprobs), SAMPLE_FAILED, drawn.tokens).astype(np.int32)
+        return Samples(tokens, self._logprobs(lines, drawn) if best >= 0 else {})
+
+    def _logprobs(self, lines: Ints, drawn: Any) -> dict[int, TokenLogprobs]:
+        found = {}
+        for index in np.flatnonzero(self.lines.logprobs[lines] >= 0).tolist():
+            line = int(lines[index])
+            count = int(self.lines.logprobs[line])
+            ids, values = drawn.best_tokens[index, :count], drawn.best_logprobs[index, :count]
+            found[int(self._line_request[line])] = TokenLogprobs(
+                float(drawn.logprobs[index]), list(zip(ids.tolist(), values.tolist(), strict=True))
+            )
+        return found
+
+    def close(self) -> None:
+        """Ends the copying thread."""
+        self.page_ins.close()
+
+
+def kv_element(dtype: str) -> str:
+    """The element type of KV pages: f32 for the reference, else f16, which every AVX2 CPU widens in one instruction."""
+    return {"auto": "f16", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
