@@ -1,0 +1,314 @@
+"""The routes: what each request goes through, from its bytes to its answer.
+
+bytes → struct → checked `Ask` → name to generation → (thread) template, ids → context check → engine → text → bytes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from lorad.config import ServerConfig
+from lorad.engine.handle import EngineHandle
+from lorad.errors import InvalidRequest, LoradError, Unavailable
+from lorad.server.auth import key_check
+from lorad.server.decode import check_content_type, decode
+from lorad.server.failures import INTERNAL, Handler, error_event, errors_as_json, json_response, log
+from lorad.server.fields import unsupported
+from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Head
+from lorad.server.gate import Gate
+from lorad.server.generation import Generation
+from lorad.server.metrics import Metrics
+from lorad.server.registry import Registry
+from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.text.model import TextModel
+
+BODY_SECONDS = 60.0
+"""How long a client may take to send its body."""
+
+WRITE_SECONDS = 120.0
+"""How long a client may leave a full socket unread before its connection is cut. The engine doesn't wait for it: tokens
+of a slow reader are kept here, and its pages are free as soon as the last one is made."""
+
+STATS_SECONDS = 2.0
+
+_CHAT_DEFAULTS = unsupported("chat")
+_COMPLETION_DEFAULTS = unsupported("completion")
+
+
+class _Prompts(NamedTuple):
+    """A request's prompts as ids."""
+
+    field: str
+    """The field that they came in, for messages."""
+    ids: list[list[int]]
+    began: float
+    """When the request arrived, on the loop's clock."""
+
+
+class Front:
+    """The state behind the routes."""
+
+    def __init__(
+        self,
+        handle: EngineHandle,
+        text: TextModel,
+        registry: Registry,
+        config: ServerConfig,
+        *,
+        in_flight_max: int = 4096 + 64,
+        now: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self.handle = handle
+        self.text = text
+        self.registry = registry
+        self.config = config
+        self.gate = Gate(in_flight_max)
+        self.metrics = Metrics(registry, self.gate)
+        self.generations: set[Generation] = set()
+        self._now = now
+        self._new_id = new_id
+        self._request_ids = itertools.count(1)
+        # Two threads, so that one long prompt doesn't hold back all others; the library lets go of the interpreter.
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="lorad-text")
+
+    # stopping
+
+    def drain(self) -> None:
+        """From now on new requests are refused; running ones go on."""
+        self.gate.draining = True
+
+    def cut(self) -> None:
+        """Ends what still runs with an error that its clients see."""
+        error = Unavailable("the server stopped before the answer was complete", code="draining")
+        for generation in list(self.generations):
+            generation.fail(error)
+
+    def close(self) -> None:
+        """Lets the threads go."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # routes
+
+    async def health(self, request: web.Request) -> web.Response:
+        """200 if tokens can be made."""
+        if self.gate.draining:
+            return json_response({"status": "draining"}, status=503)
+        fault = self.handle.fault
+        if fault is not None:
+            return json_response({"status": fault.code}, status=503)
+        return json_response({"status": "ready"})
+
+    async def version(self, request: web.Request) -> web.Response:
+        """The package's version."""
+        return json_response({"version": _version()})
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The base and all adapters."""
+        return json_response({"object": "list", "data": self.registry.listing()})
+
+    async def model(self, request: web.Request) -> web.Response:
+        """One model."""
+        return json_response(self.registry.card(request.match_info["name"]))
+
+    async def prometheus(self, request: web.Request) -> web.Response:
+        """A scrape."""
+        try:
+            async with asyncio.timeout(STATS_SECONDS):
+                stats = await self.handle.stats()
+        except (LoradError, TimeoutError):
+            stats = None
+        return web.Response(body=self.metrics.exposition(stats), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/chat/completions."""
+        began = asyncio.get_running_loop().time()
+        body = decode(await _body(request), ChatRequest, _CHAT_DEFAULTS)
+        ask, messages = ask_chat(body, self.handle.model.vocab_size)
+        self.registry.resolve(ask.model)
+        with self.gate.passing(ask.n):
+            self._check_engine()
+            self._check_characters("messages", sum(len(message["content"]) for message in messages))
+            ids = await self._in_thread(lambda: self.text.chat(messages))
+            return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        """POST /v1/completions."""
+        began = asyncio.get_running_loop().time()
+        body = decode(await _body(request), CompletionRequest, _COMPLETION_DEFAULTS)
+        ask, prompts = ask_completion(body, self.handle.model.vocab_size)
+        self.registry.resolve(ask.model)
+        with self.gate.passing(ask.n * len(prompts)):
+            self._check_engine()
+            texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+            if texts:
+                self._check_characters("prompt", max(map(len, texts)))
+                encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
+            else:
+                encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
+            return await self._answer(request, ask, _Prompts("prompt", encoded, began), CompletionFormat)
+
+    # steps
+
+    def _check_engine(self) -> None:
+        fault = self.handle.fault
+        if fault is not None:
+            raise fault
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _check_characters(self, param: str, characters: int) -> None:
+        """Refuses a text that is too long whatever its tokens are, before the work of finding them."""
+        limit = self.handle.model.context_length
+        at_least = characters // self.text.tokenizer.longest_token
+        if at_least >= limit:
+            raise _too_long(param, f"at least {at_least}", 1, limit)
+
+    def _fit(self, param: str, prompt: list[int], asked: int | None) -> int:
+        """How many tokens may be made after this prompt."""
+        limit = self.handle.model.context_length
+        if not prompt:
+            raise InvalidRequest(f"{param}: at least 1 token, got 0", code="empty_prompt", param=param)
+        room = limit - len(prompt)
+        if room < 1 or (asked is not None and asked > room):
+            raise _too_long(param, str(len(prompt)), 1 if asked is None else asked, limit)
+        return room if asked is None else asked
+
+    async def _answer(
+        self, request: web.Request, ask: Ask, prompts: _Prompts, kind: type[Format]
+    ) -> web.StreamResponse:
+        fitted = [(ids, self._fit(prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
+        # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
+        target = self.registry.resolve(ask.model)
+        head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
+        form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
+        generation = Generation(
+            handle=self.handle,
+            tokenizer=self.text.tokenizer,
+            metrics=self.metrics,
+            ask=ask,
+            target=target,
+            began=prompts.began,
+        )
+        self.generations.add(generation)
+        try:
+            generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
+            if ask.stream:
+                return await self._stream(request, generation, form)
+            await generation.finish()
+            return web.Response(body=form.whole(generation.choices, generation.usage), content_type="application/json")
+        finally:
+            # A client that left, an error, or simply the end: nothing of this request stays in the engine.
+            generation.close()
+            self.generations.discard(generation)
+
+    async def _stream(self, request: web.Request, generation: Generation, form: Format) -> web.StreamResponse:
+        # Until the first news nothing is sent, so that a refusal by the engine still has its own status.
+        news = await generation.pieces()
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream; charset=utf-8",
+                "Cache-Control": "no-cache",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        data = form.opening(len(generation.choices))
+        while news:
+            await _write(request, response, data + form.pieces(news))
+            data = b""
+            try:
+                news = await generation.pieces()
+            except LoradError as error:
+                await _write(request, response, error_event(error) + DONE)
+                return response
+            except Exception:
+                log.exception("%s failed in mid-stream", request.path)
+                await _write(request, response, error_event(INTERNAL) + DONE)
+                return response
+        await _write(request, response, form.closing(generation.usage))
+        return response
+
+
+def make_app(front: Front) -> web.Application:
+    """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed."""
+    app = web.Application(
+        client_max_size=front.config.body_bytes_max,
+        middlewares=[_counted(front), errors_as_json, key_check(front.config.api_key)],  # type: ignore[list-item]
+    )
+    app.router.add_get("/health", front.health)
+    app.router.add_get("/version", front.version)
+    app.router.add_get("/metrics", front.prometheus)
+    app.router.add_get("/v1/models", front.models)
+    app.router.add_get("/v1/models/{name:.+}", front.model)
+    app.router.add_post("/v1/chat/completions", front.chat_completions)
+    app.router.add_post("/v1/completions", front.completions)
+    app.on_response_prepare.append(_sign)
+    return app
+
+
+def _counted(front: Front) -> Any:
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        # Unknown paths are one series: clients choose them.
+        front.metrics.answered(resource.canonical if resource is not None else "other", response.status)
+        return response
+
+    return count
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    # aiohttp's own value tells the versions of everything.
+    response.headers["Server"] = "lorad"
+
+
+async def _body(request: web.Request) -> bytes:
+    check_content_type(request.headers.get("Content-Type", ""))
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise InvalidRequest(f"the body didn't arrive within {BODY_SECONDS:g} s", code="body_timeout") from None
+
+
+async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise ConnectionResetError("the client has left")
+    if not transport.get_write_buffer_size():
+        await response.write(data)
+        return
+    try:
+        async with asyncio.timeout(WRITE_SECONDS):
+            await response.write(data)
+    except TimeoutError:
+        transport.abort()
+        raise ConnectionResetError("the client doesn't read") from None
+
+
+def _too_long(param: str, prompt: str, asked: int, limit: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{param}: {prompt} prompt tokens and {asked} to make, together at most {limit} (the context length)",
+        code="context_length_exceeded",
+        param=param,
+    )
+
+
+def _version() -> str:
+    try:
+        return version("lorad")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,151 @@
+"""The API's limits and its missing fields, in two tables. Checks, documentation and tests read them from here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from lorad.errors import InvalidRequest
+
+
+class Range(NamedTuple):
+    """What a number may be; `above` excludes the lower border itself."""
+
+    low: float
+    high: float
+    above: bool = False
+
+
+RANGES: dict[str, Range] = {
+    "temperature": Range(0, 2),
+    "top_p": Range(0, 1, above=True),
+    "top_k": Range(-1, 1 << 20),
+    "min_p": Range(0, 1),
+    "seed": Range(-(1 << 63), (1 << 63) - 1),
+    "n": Range(1, 128),
+    "max_tokens": Range(1, 1 << 24),
+    "max_completion_tokens": Range(1, 1 << 24),
+    "logprobs": Range(0, 20),
+    "top_logprobs": Range(0, 20),
+}
+"""Numbers. `top_k` 0 and -1 mean that it's off."""
+
+LENGTHS: dict[str, int] = {
+    "stop": 16,
+    "stop[]": 1024,
+    "stop_token_ids": 64,
+    "messages": 4096,
+    "prompt": 1024,
+}
+"""Longest list of each list field; `stop[]`: characters of one stop string."""
+
+GREEDY_BELOW = 1e-5
+"""A temperature below this is 0: dividing logits by less leaves nothing of them but the largest."""
+
+COMPLETION_TOKENS = 16
+"""What /v1/completions makes when `max_tokens` is absent, as OpenAI does. Chat goes on as far as the context allows."""
+
+NOTHING = (None,)
+
+UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "chat": {
+        "audio": NOTHING,
+        "frequency_penalty": (None, 0),
+        "function_call": (None, "none"),
+        "functions": (None, []),
+        "logit_bias": (None, {}),
+        "metadata": (None, {}),
+        "modalities": (None, ["text"]),
+        "moderation": NOTHING,
+        "parallel_tool_calls": (None, True),
+        "prediction": NOTHING,
+        "presence_penalty": (None, 0),
+        "prompt_cache_key": NOTHING,
+        "prompt_cache_options": NOTHING,
+        "prompt_cache_retention": NOTHING,
+        "reasoning_effort": NOTHING,
+        "response_format": (None, {"type": "text"}),
+        "safety_identifier": NOTHING,
+        "service_tier": (None, "auto", "default"),
+        "store": (None, False),
+        "tool_choice": (None, "none", "auto"),
+        "tools": (None, []),
+        "user": NOTHING,
+        "verbosity": NOTHING,
+        "web_search_options": NOTHING,
+    },
+    "completion": {
+        "best_of": (None, 1),
+        "echo": (None, False),
+        "frequency_penalty": (None, 0),
+        "logit_bias": (None, {}),
+        "presence_penalty": (None, 0),
+        "suffix": NOTHING,
+        "user": NOTHING,
+    },
+    "both": {
+        "length_penalty": (None, 1),
+        "min_tokens": (None, 0),
+        "repetition_penalty": (None, 1),
+        "include_stop_str_in_output": (None, False),
+        "skip_special_tokens": (None, True),
+        "spaces_between_special_tokens": (None, True),
+        "use_beam_search": (None, False),
+    },
+}
+"""Documented fields of OpenAI ("chat", "completion") and common ones of vLLM ("both") that lorad doesn't have yet, with
+the values that mean the same as leaving the field out. Any other value is refused by name."""
+
+
+def unsupported(kind: str) -> dict[str, tuple[Any, ...]]:
+    """The fields of one endpoint that are taken at their defaults only."""
+    return {**UNSUPPORTED[kind], **UNSUPPORTED["both"]}
+
+
+def check_default(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
+    """Refuses a field that lorad doesn't have, unless it asks for nothing."""
+    if not any(_same(value, default) for default in accepted):
+        shown = next((default for default in accepted if default is not None), None)
+        raise InvalidRequest(
+            f"{name}: not supported yet; only its default ({_json(shown)}) is accepted",
+            code="unsupported_field",
+            param=name,
+        )
+
+
+def check_range(name: str, value: float) -> None:
+    """Refuses a number out of its range, naming the field, the limit and the value."""
+    low, high, above = RANGES[name]
+    if not math.isfinite(value) or value < low or value > high or (above and value == low):
+        lower = f"above {low:g}" if above else f"at least {_number(low)}"
+        raise InvalidRequest(
+            f"{name}: {lower} and at most {_number(high)}, got {value}", code="field_range", param=name
+        )
+
+
+def check_length(name: str, count: int, *, param: str | None = None) -> None:
+    """Refuses a list that is too long."""
+    limit = LENGTHS[name]
+    if count > limit:
+        what = "characters" if name.endswith("[]") else "entries"
+        shown = param or name
+        raise InvalidRequest(
+            f"{shown}: at most {limit} {what}, got {count}", code="field_length", param=name.removesuffix("[]")
+        )
+
+
+def _same(value: Any, default: Any) -> bool:
+    # True == 1 in Python, and not in JSON.
+    return isinstance(value, bool) == isinstance(default, bool) and bool(value == default)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def _json(value: Any) -> str:
+    return {None: "null", True: "true", False: "false"}.get(value, repr(value)) if _plain(value) else repr(value)
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool)

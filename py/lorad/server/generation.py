@@ -1,0 +1,231 @@
+"""One HTTP request at work: its sequences in the engine, their text, and how they end.
+
+Text is made where tokens arrive, so that a stop string ends a sequence in the very step that completes it, whether or
+not anybody is reading. The handler wakes once per read from the engine, not once per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lorad.engine.frames import error_of
+from lorad.engine.handle import EngineHandle
+from lorad.engine.messages import Finished, Generate, Token, TokenLogprobs
+from lorad.errors import EngineFailure, LoradError
+from lorad.server.metrics import Metrics
+from lorad.server.registry import Target
+from lorad.server.requests import Ask
+from lorad.text.stream import TextStream
+from lorad.text.tokenizer import Tokenizer
+
+
+class Entry(NamedTuple):
+    """One token with its log-probabilities; `offset` is where its text begins."""
+
+    token: int
+    offset: int
+    logprobs: TokenLogprobs
+
+
+class Piece(NamedTuple):
+    """News of one choice: text, a token's entry, or its end."""
+
+    choice: int
+    text: str
+    entry: Entry | None
+    reason: str | None
+
+
+class Usage(NamedTuple):
+    """Tokens of a whole request. A prompt counts once, however many answers it gets."""
+
+    prompt: int
+    completion: int
+    cached: int
+
+
+class Choice:
+    """One sequence."""
+
+    __slots__ = ("cached", "entries", "index", "last_at", "parts", "prompt", "reason", "request_id", "stream", "tokens")
+
+    def __init__(self, index: int, request_id: int, prompt: list[int], stream: TextStream) -> None:
+        self.index = index
+        self.request_id = request_id
+        self.prompt = prompt
+        self.stream = stream
+        self.tokens = 0
+        self.cached = 0
+        self.parts: list[str] = []
+        self.entries: list[Entry] = []
+        self.reason: str | None = None
+        self.last_at: float | None = None
+
+    @property
+    def text(self) -> str:
+        """All text that went out."""
+        return "".join(self.parts)
+
+
+class Generation:
+    """The sequences of one request; a `Sink` of the engine."""
+
+    def __init__(
+        self,
+        *,
+        handle: EngineHandle,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        ask: Ask,
+        target: Target,
+        began: float,
+    ) -> None:
+        self.ask = ask
+        self.target = target
+        self.choices: list[Choice] = []
+        self._handle = handle
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._began = began
+        self._loop = asyncio.get_running_loop()
+        self._by_id: dict[int, Choice] = {}
+        self._pieces: list[Piece] = []
+        self._error: LoradError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def start(self, prompts: Sequence[tuple[list[int], int]], ids: Sequence[int]) -> None:
+        """Submits `ask.n` sequences for each (prompt, max_tokens); `ids` are their request ids."""
+        numbers = iter(ids)
+        ask, target = self.ask, self.target
+        for prompt, max_tokens in prompts:
+            for sample in range(ask.n):
+                choice = Choice(len(self.choices), next(numbers), prompt, TextStream(self._tokenizer, ask.stops))
+                self.choices.append(choice)
+                sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
+                self._handle.submit(Generate(choice.request_id, prompt, sampling, target.generation), self)
+                self._by_id[choice.request_id] = choice
+                self._metrics.began(target.name)
+
+    def close(self) -> None:
+        """Forgets whatever still runs. Safe at any moment, and twice."""
+        running, self._by_id = self._by_id, {}
+        for request_id, choice in running.items():
+            self._handle.abort(request_id)
+            self._metrics.ended(self.target.name, choice.tokens > 0, "abort", len(choice.prompt), choice.tokens)
+
+    def fail(self, error: LoradError) -> None:
+        """Ends the request with an error, as its client will see it."""
+        if self._error is None and self._by_id:
+            self._error = error
+            self.close()
+            self.flush()
+
+    @property
+    def usage(self) -> Usage:
+        """Counts, the same streamed or not."""
+        firsts = self.choices[:: self.ask.n]
+        return Usage(
+            prompt=sum(len(choice.prompt) for choice in firsts),
+            completion=sum(choice.tokens for choice in self.choices),
+            cached=sum(choice.cached for choice in firsts),
+        )
+
+    # for the handler
+
+    async def pieces(self) -> list[Piece]:
+        """News since the last call, as soon as there are some; none at the end. Raises what ended the request."""
+        while not self._pieces:
+            if self._error is not None:
+                raise self._error
+            if not self._by_id:
+                return []
+            await self._wait()
+        news, self._pieces = self._pieces, []
+        return news
+
+    async def finish(self) -> None:
+        """Waits for the end of all choices. Raises what ended the request."""
+        while self._by_id:
+            await self._wait()
+        if self._error is not None:
+            raise self._error
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    # for the engine
+
+    def token(self, token: Token) -> None:
+        """One more token of one choice."""
+        choice = self._by_id.get(token.id)
+        if choice is None:
+            return
+        now = self._loop.time()
+        if choice.last_at is None:
+            self._metrics.first_token(self.target.name, now - self._began)
+        else:
+            self._metrics.next_token(now - choice.last_at)
+        choice.last_at = now
+        choice.tokens += 1
+        entry = None
+        if token.logprobs is not None and self.ask.logprobs >= 0:
+            entry = Entry(token.token, choice.stream.characters, token.logprobs)
+            choice.entries.append(entry)
+        text = choice.stream.push(token.token)
+        if text:
+            choice.parts.append(text)
+        if self.ask.stream and (text or entry is not None):
+            self._pieces.append(Piece(choice.index, text, entry, None))
+        if choice.stream.stopped:
+            self._handle.abort(token.id)
+            self._end(choice, "stop")
+
+    def finished(self, end: Finished) -> None:
+        """One choice has ended."""
+        choice = self._by_id.get(end.id)
+        if choice is None:
+            return
+        choice.cached = end.cached_tokens
+        if end.reason in ("stop", "length"):
+            self._end(choice, end.reason)
+            return
+        self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
+        del self._by_id[end.id]
+        if end.error is not None:
+            self._error = self._error or error_of(end.error)
+        else:
+            self._error = self._error or EngineFailure("the engine gave the request up", code="engine_abort")
+        self.close()
+
+    def failed(self, request_id: int, error: LoradError) -> None:
+        """The engine is gone."""
+        choice = self._by_id.pop(request_id, None)
+        if choice is not None:
+            self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
+            self._error = self._error or error
+
+    def flush(self) -> None:
+        """Wakes the handler if it has something to do: a stream's news, or the end."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done() and (self._pieces or not self._by_id):
+            waiter.set_result(None)
+
+    def _end(self, choice: Choice, reason: str) -> None:
+        rest = choice.stream.flush()
+        if choice.stream.stopped:
+            reason = "stop"
+        if rest:
+            choice.parts.append(rest)
+            if self.ask.stream:
+                self._pieces.append(Piece(choice.index, rest, None, None))
+        choice.reason = reason
+        del self._by_id[choice.request_id]
+        if self.ask.stream:
+            self._pieces.append(Piece(choice.index, "", None, reason))
+        self._metrics.ended(self.target.name, choice.tokens > 0, reason, len(choice.prompt), choice.tokens)

@@ -1,0 +1,133 @@
+"""Names to what serves them. One registry for all endpoints, right as soon as a call has answered.
+
+Names are opaque and matched exactly. A name is the base or one adapter, never both; an unknown name is nobody's.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from lorad.engine.messages import AdapterInfo, ModelInfo
+from lorad.errors import InvalidRequest, NotFound
+
+NAME_LENGTH_MAX = 256
+
+
+class Target(NamedTuple):
+    """What answers a request: a name and the weights behind it at this moment."""
+
+    name: str
+    generation: str
+    """"" for the base."""
+    fingerprint: str
+    """Told in each answer as `system_fingerprint`: the adapter's generation, or the base's digest."""
+
+
+class Entry(NamedTuple):
+    """An adapter and when it got its name."""
+
+    info: AdapterInfo
+    created: int
+
+
+class Registry:
+    """The base's names and the adapters'."""
+
+    def __init__(self, base_names: Sequence[str], model: ModelInfo, *, now: Callable[[], float] = time.time) -> None:
+        self._base_names = tuple(base_names)
+        self._model = model
+        self._now = now
+        self._created = int(now())
+        self._adapters: dict[str, Entry] = {}
+        self._on_withdrawn: list[Callable[[str], None]] = []
+
+    @property
+    def base_name(self) -> str:
+        """The base's public name."""
+        return self._base_names[0]
+
+    @property
+    def adapters(self) -> dict[str, AdapterInfo]:
+        """The adapters that can be asked, by name."""
+        return {name: entry.info for name, entry in self._adapters.items()}
+
+    def resolve(self, name: str) -> Target:
+        """What `name` means now."""
+        entry = self._adapters.get(name)
+        if entry is not None:
+            return Target(name, entry.info.generation, entry.info.generation)
+        if name in self._base_names:
+            return Target(name, "", self._model.digest)
+        raise NotFound(f"The model {name[:NAME_LENGTH_MAX]!r} does not exist", code="model_not_found", param="model")
+
+    def check_name(self, name: str) -> None:
+        """Refuses a name that no adapter may have; to be asked before the adapter is loaded."""
+        if not 1 <= len(name) <= NAME_LENGTH_MAX:
+            raise InvalidRequest(
+                f"an adapter's name has 1 to {NAME_LENGTH_MAX} characters, got {len(name)}", code="adapter_name"
+            )
+        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+            raise InvalidRequest(f"an adapter's name has no control characters: {name!r}", code="adapter_name")
+        if name in self._base_names:
+            raise InvalidRequest(f"{name!r} is the base model's name", code="adapter_name")
+
+    def publish(self, info: AdapterInfo) -> AdapterInfo | None:
+        """Lets a name mean this adapter from now on; gives the one that it meant before."""
+        self.check_name(info.name)
+        before = self._adapters.get(info.name)
+        self._adapters[info.name] = Entry(info, int(self._now()))
+        return before.info if before else None
+
+    def withdraw(self, name: str) -> AdapterInfo:
+        """Takes an adapter's name away."""
+        entry = self._adapters.pop(name, None)
+        if entry is None:
+            raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
+        for listener in self._on_withdrawn:
+            listener(name)
+        return entry.info
+
+    def on_withdrawn(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener(name)` whenever an adapter's name is taken away."""
+        self._on_withdrawn.append(listener)
+
+    def listing(self) -> list[dict[str, Any]]:
+        """All models in OpenAI's form; `root` and `parent` name the base."""
+        models = [self._base_card(name) for name in self._base_names]
+        models += [self._adapter_card(name, entry) for name, entry in self._adapters.items()]
+        return models
+
+    def card(self, name: str) -> dict[str, Any]:
+        """One model in OpenAI's form."""
+        self.resolve(name)
+        entry = self._adapters.get(name)
+        return self._base_card(name) if entry is None else self._adapter_card(name, entry)
+
+    def _base_card(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "lorad",
+            "root": self.base_name,
+            "parent": None,
+            "max_model_len": self._model.context_length,
+            "generation": self._model.digest,
+        }
+
+    def _adapter_card(self, name: str, entry: Entry) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": entry.created,
+            "owned_by": "lorad",
+            "root": self.base_name,
+            "parent": self.base_name,
+            "max_model_len": self._model.context_length,
+            "generation": entry.info.generation,
+            "rank": entry.info.rank,
+            "bytes": entry.info.bytes,
+        }

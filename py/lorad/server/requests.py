@@ -1,0 +1,285 @@
+"""What clients send: OpenAI's two request bodies, decoded from bytes, and `Ask`, the checked form that both come to."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from lorad.engine.messages import Sampling
+from lorad.errors import InvalidRequest
+from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, check_length, check_range
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+"""Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
+
+_SEED_SPACE = 1 << 64
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How an answer is streamed."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class TextPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a message's content; only text is known."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: str | None = None
+
+
+class _Common(msgspec.Struct, kw_only=True):
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+
+
+class ChatRequest(_Common, kw_only=True):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class CompletionRequest(_Common, kw_only=True):
+    """The body of /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A checked request, whichever endpoint it came through."""
+
+    model: str
+    stream: bool
+    include_usage: bool
+    n: int
+    max_tokens: int | None
+    """None: as many as fit."""
+    stops: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+    logprobs: int
+    """-1: none; 0: the chosen token's; n: also of the n best."""
+
+    def sampling(self, choice: int, max_tokens: int, end_ids: Sequence[int]) -> Sampling:
+        """How the `choice`-th answer to a prompt samples: the same whatever else is in the request."""
+        ends = () if self.ignore_eos else tuple(end_ids)
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=(self.seed + choice) % _SEED_SPACE,
+            stop_token_ids=tuple(dict.fromkeys((*ends, *self.stop_token_ids))),
+            logprobs=self.logprobs,
+        )
+
+
+def ask_chat(request: ChatRequest, vocab_size: int) -> tuple[Ask, list[dict[str, str]]]:
+    """Checks a chat request; gives the conversation in the form that templates know."""
+    if not request.messages:
+        raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
+    check_length("messages", len(request.messages))
+    messages = [_plain(message, index) for index, message in enumerate(request.messages)]
+    logprobs = -1
+    if request.logprobs:
+        logprobs = request.top_logprobs or 0
+    if request.top_logprobs is not None:
+        check_range("top_logprobs", request.top_logprobs)
+        if not request.logprobs:
+            raise InvalidRequest("top_logprobs: wants logprobs true", code="field_needs", param="top_logprobs")
+    max_tokens = request.max_tokens
+    if request.max_completion_tokens is not None:
+        check_range("max_completion_tokens", request.max_completion_tokens)
+        if max_tokens not in (None, request.max_completion_tokens):
+            raise InvalidRequest(
+                f"max_completion_tokens: {request.max_completion_tokens}, but max_tokens is {max_tokens}",
+                code="field_conflict",
+                param="max_completion_tokens",
+            )
+        max_tokens = request.max_completion_tokens
+    return _ask(request, max_tokens, logprobs, vocab_size), messages
+
+
+def ask_completion(request: CompletionRequest, vocab_size: int) -> tuple[Ask, list[Prompt]]:
+    """Checks a completion request; gives its prompts in order."""
+    logprobs = -1
+    if request.logprobs is not None:
+        check_range("logprobs", request.logprobs)
+        logprobs = request.logprobs
+    max_tokens = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    return _ask(request, max_tokens, logprobs, vocab_size), _prompts(request.prompt, vocab_size)
+
+
+def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: int) -> Ask:
+    if not request.model:
+        raise InvalidRequest("model: the name of a model, got an empty one", code="field_length", param="model")
+    for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n", "max_tokens"):
+        value = getattr(request, name)
+        if value is not None:
+            check_range(name, value)
+    if logprobs > vocab_size:
+        raise InvalidRequest(
+            f"logprobs: at most {vocab_size} (the vocabulary), got {logprobs}", code="field_range", param="logprobs"
+        )
+    options = request.stream_options
+    if options is not None and not request.stream:
+        raise InvalidRequest("stream_options: wants stream true", code="field_needs", param="stream_options")
+    if options is not None and options.include_obfuscation:
+        raise InvalidRequest(
+            "stream_options.include_obfuscation: not supported yet; only its absence or false is accepted",
+            code="unsupported_field",
+            param="stream_options.include_obfuscation",
+        )
+    stop_ids = request.stop_token_ids or []
+    check_length("stop_token_ids", len(stop_ids))
+    _check_ids("stop_token_ids", stop_ids, vocab_size)
+    temperature = 1.0 if request.temperature is None else request.temperature
+    return Ask(
+        model=request.model,
+        stream=bool(request.stream),
+        include_usage=bool(options and options.include_usage),
+        n=1 if request.n is None else request.n,
+        max_tokens=max_tokens,
+        stops=_stops(request.stop),
+        stop_token_ids=tuple(stop_ids),
+        ignore_eos=bool(request.ignore_eos),
+        temperature=0.0 if temperature < GREEDY_BELOW else temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        top_k=max(0, request.top_k or 0),
+        min_p=request.min_p or 0.0,
+        seed=secrets.randbits(63) if request.seed is None else request.seed % _SEED_SPACE,
+        logprobs=logprobs,
+    )
+
+
+def _stops(given: str | list[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    stops = [given] if isinstance(given, str) else given
+    check_length("stop", len(stops))
+    for index, stop in enumerate(stops):
+        where = "stop" if isinstance(given, str) else f"stop[{index}]"
+        if not stop:
+            raise InvalidRequest(f"{where}: an empty string would stop everything", code="field_length", param="stop")
+        check_length("stop[]", len(stop), param=where)
+    return tuple(dict.fromkeys(stops))
+
+
+def _prompts(given: str | list[str | int | list[int]], vocab_size: int) -> list[Prompt]:
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidRequest("prompt: at least 1 entry, got 0", code="field_length", param="prompt")
+    kinds = {type(entry) for entry in given}
+    if len(kinds) > 1:
+        raise InvalidRequest(
+            "prompt: a string, strings, token ids or lists of token ids, got a mixture",
+            code="field_type",
+            param="prompt",
+        )
+    if kinds == {int}:
+        ids = [entry for entry in given if isinstance(entry, int)]
+        _check_ids("prompt", ids, vocab_size)
+        return [ids]
+    check_length("prompt", len(given))
+    prompts: list[Prompt] = [entry for entry in given if not isinstance(entry, int)]
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt, list):
+            _check_ids(f"prompt[{index}]", prompt, vocab_size)
+    return prompts
+
+
+def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    # min and max run in C; the loop that finds the culprit runs only for a wrong list.
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        index, wrong = next((i, token) for i, token in enumerate(ids) if not 0 <= token < vocab_size)
+        raise InvalidRequest(
+            f"{name}[{index}]: a token id from 0 to {vocab_size - 1}, got {wrong}",
+            code="token_id",
+            param=name.partition("[")[0],
+        )
+
+
+def _plain(message: Message, index: int) -> dict[str, str]:
+    """A message as templates know it: a role and a text."""
+    where = f"messages[{index}]"
+    if message.role not in ROLES:
+        raise InvalidRequest(
+            f"{where}.role: one of {', '.join(ROLES)}, got {message.role[:100]!r}", code="field_value", param="messages"
+        )
+    absent: Mapping[str, Any] = {
+        "refusal": message.refusal,
+        "audio": message.audio,
+        "function_call": message.function_call,
+        "tool_calls": message.tool_calls or None,
+        "tool_call_id": message.tool_call_id,
+    }
+    for name, value in absent.items():
+        if value is not None:
+            raise InvalidRequest(f"{where}.{name}: not supported yet", code="unsupported_field", param="messages")
+    if message.content is None:
+        raise InvalidRequest(f"{where}.content: a string or text parts, got null", code="field_type", param="messages")
+    plain = {"role": ROLES[message.role], "content": _text(message.content, where)}
+    if message.name is not None:
+        plain["name"] = message.name
+    return plain
+
+
+def _text(content: str | list[TextPart], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts = []
+    for index, part in enumerate(content):
+        if part.type != "text":
+            raise InvalidRequest(
+                f"{where}.content[{index}].type: only 'text' is supported, got {part.type[:100]!r}",
+                code="unsupported_field",
+                param="messages",
+            )
+        if part.text is None:
+            raise InvalidRequest(f"{where}.content[{index}].text: required", code="missing_field", param="messages")
+        texts.append(part.text)
+    return "\n".join(texts)

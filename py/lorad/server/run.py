@@ -1,0 +1,224 @@
+"""`serve`: engine process, adapters, listening socket, and an orderly stop.
+
+A stop signal lets running requests end within `drain_seconds`, while new ones get 503; a second one ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
+from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
+from lorad.engine.messages import AdapterInfo, Progress
+from lorad.errors import LoradError, ModelRejected, Unavailable
+from lorad.server.app import Front, make_app
+from lorad.server.registry import Registry
+from lorad.text.model import TextModel, load_text_model
+
+CUT_SECONDS = 2.0
+"""After the deadline: how long error events may take to reach their clients."""
+
+
+def resolve_model(model: str) -> tuple[str, str]:
+    """The model's file or folder, and its public name ("": its own). The embedded base is fetched if need be."""
+    if model == "smollm2":
+        from lorad.demo.base import embedded_base
+
+        return str(embedded_base()), "smollm2"
+    return model, ""
+
+
+class Server:
+    """A running server: `start`, use it, `stop`."""
+
+    def __init__(
+        self,
+        engine_config: EngineConfig,
+        server_config: ServerConfig,
+        *,
+        engine: str = DEFAULT_ENGINE,
+        on_progress: Callable[[Progress], None] | None = None,
+        on_adapter: Callable[[AdapterInfo], None] = lambda info: None,
+    ) -> None:
+        path, self._name = resolve_model(engine_config.model)
+        self._engine_config = dataclasses.replace(engine_config, model=path)
+        self._config = server_config
+        self._on_adapter = on_adapter
+        self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress)
+        self.front: Front | None = None
+        self.address = ""
+        self._runner: web.AppRunner | None = None
+        self._socket: socket.socket | None = None
+
+    async def start(self) -> str:
+        """Loads everything, listens, and gives the address. A failure leaves nothing running."""
+        modules = parse_lora_modules(self._config.lora_modules)
+        try:
+            # Before the model is loaded: a port that is taken shouldn't cost that time.
+            self._socket = _bind(self._config.host, self._config.port)
+            async with asyncio.TaskGroup() as tasks:
+                text_task = tasks.create_task(
+                    asyncio.to_thread(load_text_model, self._engine_config.model, self._config.chat_template)
+                )
+                model_task = tasks.create_task(self.engine.start())
+            text, model = text_task.result(), model_task.result()
+            if text.tokenizer.size > model.vocab_size:
+                raise ModelRejected(
+                    f"the tokenizer has {text.tokenizer.size} tokens, the model {model.vocab_size}",
+                    code="tokenizer_vocab",
+                )
+            registry = Registry([self._config.served_model_name or self._name or text.name], model)
+            await self._load(registry, modules)
+            await self._listen(text, registry)
+        except BaseException as error:
+            await self._abandon()
+            raise _first(error) from None
+        return self.address
+
+    async def stop(self, drain_seconds: float | None = None) -> None:
+        """Drains, then ends everything, the engine process too."""
+        limit = self._config.drain_seconds if drain_seconds is None else drain_seconds
+        if self.front is not None:
+            self.front.drain()
+            try:
+                async with asyncio.timeout(limit):
+                    await self.front.gate.emptied()
+            except TimeoutError:
+                self.front.cut()
+                try:
+                    async with asyncio.timeout(CUT_SECONDS):
+                        await self.front.gate.emptied()
+                except TimeoutError:
+                    pass
+        await self._abandon()
+
+    async def _load(self, registry: Registry, modules: dict[str, str]) -> None:
+        for name, path in modules.items():
+            try:
+                registry.check_name(name)
+                info = await self.engine.load_adapter(name, str(Path(path).expanduser()))
+                registry.publish(info)
+            except LoradError as error:
+                raise type(error)(f"adapter {name!r}: {error.message}", code=error.code, param=error.param) from None
+            self._on_adapter(info)
+
+    async def _listen(self, text: TextModel, registry: Registry) -> None:
+        assert self._socket is not None
+        config = self._engine_config
+        front = Front(self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting)
+        self.front = front
+        runner = web.AppRunner(
+            make_app(front), handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+        )
+        self._runner = runner
+        await runner.setup()
+        await web.SockSite(runner, self._socket, backlog=1024).start()
+        host, port = self._socket.getsockname()[:2]
+        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def _abandon(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self.front is not None:
+            self.front.close()
+        await self.engine.stop()
+        if self._socket is not None:
+            self._socket.close()
+
+
+def serve(
+    engine_config: EngineConfig,
+    server_config: ServerConfig,
+    *,
+    engine: str = DEFAULT_ENGINE,
+    say: Callable[[str], None] | None = None,
+) -> int:
+    """Serves until a stop signal; gives the exit code. What prevents the start is raised as a `LoradError`."""
+    import uvloop
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(engine_config, server_config, engine, say or _say))
+
+
+async def _serve(
+    engine_config: EngineConfig, server_config: ServerConfig, engine: str, say: Callable[[str], None]
+) -> int:
+    server = Server(engine_config, server_config, engine=engine, on_adapter=lambda info: say(describe_adapter(info)))
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            server.engine.kill()
+            os._exit(0)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    asked = asyncio.create_task(stopping.wait())
+    starting = asyncio.create_task(server.start())
+    await asyncio.wait({asked, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+        return 0
+    say(f"lorad: serving {server_name(server)} on {starting.result()}")
+    gc.collect()
+    gc.freeze()
+    await asked
+    say(f"lorad: stopping; running requests have {server_config.drain_seconds:g} s, a second signal ends at once")
+    await server.stop()
+    return 0
+
+
+def server_name(server: Server) -> str:
+    """The base's public name."""
+    return server.front.registry.base_name if server.front is not None else ""
+
+
+def describe_adapter(info: AdapterInfo) -> str:
+    """One line about a loaded adapter."""
+    return (
+        f"adapter {info.name}: rank {info.rank}, {info.modules} modules, {info.bytes / 1e6:.1f} MB, "
+        f"{info.pages} pages, generation {info.generation}"
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        bound = socket.socket(family[0], socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(family[4])
+        except BaseException:
+            bound.close()
+            raise
+        return bound
+    except OSError as error:
+        raise Unavailable(f"can't listen on {host}:{port}: {error.strerror}", code="listen") from None
+
+
+def _first(error: BaseException) -> BaseException:
+    """The failure itself rather than the group that a task group makes of it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,245 @@
+"""Engines that say what a test tells them to: one in process, and one that runs in a real engine process.
+
+What a request gets is decided by a script: a function from the request to the tokens that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lorad.config import EngineConfig
+from lorad.engine.handle import Sink
+from lorad.engine.messages import (
+    AdapterInfo,
+    AdapterStats,
+    Failure,
+    Finished,
+    Generate,
+    ModelInfo,
+    Stats,
+    Step,
+    Token,
+    TokenLogprobs,
+)
+from lorad.errors import AdapterRejected, LoradError, NotFound
+
+Script = Callable[[Generate], list[int]]
+
+
+def model_info(vocab_size: int = 49152, context_length: int = 512) -> ModelInfo:
+    """A base model's numbers."""
+    return ModelInfo(
+        architecture="llama",
+        digest="base-digest",
+        vocab_size=vocab_size,
+        context_length=context_length,
+        dtype="float32",
+        layers=2,
+        weights_bytes=1,
+        pages=64,
+        page_tokens=16,
+        page_bytes=1024,
+    )
+
+
+def adapter_info(name: str, generation: str = "") -> AdapterInfo:
+    """A loaded adapter."""
+    return AdapterInfo(
+        name=name, generation=generation or f"gen-{name}", rank=8, modules=4, pages=3, bytes=1000, path="/secret/place"
+    )
+
+
+def echo(request: Generate) -> list[int]:
+    """The prompt again, then its end."""
+    return list(request.prompt)
+
+
+class Running:
+    """One request in the scripted engine."""
+
+    def __init__(self, request: Generate, tokens: list[int]) -> None:
+        self.request = request
+        self.tokens = tokens
+        self.made = 0
+
+    def next(self) -> tuple[Token | None, str | None]:
+        """One more token, or the reason of the end."""
+        sampling = self.request.sampling
+        if self.made >= len(self.tokens):
+            return None, "stop"
+        token = self.tokens[self.made]
+        if token in sampling.stop_token_ids:
+            return None, "stop"
+        self.made += 1
+        logprobs = None
+        if sampling.logprobs >= 0:
+            top = [((token + other) % 49152, -0.5 - other) for other in range(sampling.logprobs)]
+            logprobs = TokenLogprobs(-0.5, top)
+        return Token(self.request.id, token, logprobs), "length" if self.made >= sampling.max_tokens else None
+
+
+class ScriptedEngine:
+    """An `EngineHandle` in process. `auto`: steps by itself; else a test calls `step`."""
+
+    def __init__(self, script: Script = echo, *, info: ModelInfo | None = None, auto: bool = True) -> None:
+        self.script = script
+        self.model = info or model_info()
+        self.fault: LoradError | None = None
+        self.auto = auto
+        self.submitted: list[Generate] = []
+        self.aborted: list[int] = []
+        self.refuse: LoradError | None = None
+        self.stats_now: Stats | None = None
+        self._running: dict[int, tuple[Running, Sink]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def running(self) -> int:
+        """How many requests are in the engine."""
+        return len(self._running)
+
+    def submit(self, request: Generate, sink: Sink) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.submitted.append(request)
+        self._running[request.id] = (Running(request, self.script(request)), sink)
+        if self.auto and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._go_on())
+
+    def abort(self, request_id: int) -> None:
+        self.aborted.append(request_id)
+        self._running.pop(request_id, None)
+
+    async def load_adapter(self, name: str, path: str) -> AdapterInfo:
+        return adapter_info(name)
+
+    async def unload_adapter(self, generation: str) -> None:
+        return None
+
+    async def stats(self) -> Stats:
+        if self.fault is not None:
+            raise self.fault
+        return self.stats_now or empty_stats(running=len(self._running))
+
+    def step(self) -> None:
+        """One token for each running request."""
+        touched = set()
+        for request_id, (running, sink) in list(self._running.items()):
+            if request_id not in self._running:
+                continue
+            touched.add(sink)
+            if self.refuse is not None:
+                self._running.pop(request_id)
+                failure = Failure(type(self.refuse).__name__, self.refuse.code, self.refuse.message, None)
+                sink.finished(Finished(request_id, "error", failure))
+                continue
+            token, reason = running.next()
+            if token is not None:
+                sink.token(token)
+            if reason is not None and self._running.pop(request_id, None) is not None:
+                sink.finished(Finished(request_id, reason))
+        for sink in touched:
+            sink.flush()
+
+    def die(self, error: LoradError) -> None:
+        """The engine is gone."""
+        self.fault = error
+        running, self._running = self._running, {}
+        for request_id, (_, sink) in running.items():
+            sink.failed(request_id, error)
+        for sink in {sink for _, sink in running.values()}:
+            sink.flush()
+
+    async def _go_on(self) -> None:
+        while self._running and self.auto:
+            await asyncio.sleep(0)
+            self.step()
+
+
+def empty_stats(*, running: int = 0, waiting: int = 0, adapters: dict[str, AdapterStats] | None = None) -> Stats:
+    """The numbers of an engine that does little."""
+    return Stats(
+        call=0,
+        running=running,
+        waiting=waiting,
+        pages_total=64,
+        pages_free=60,
+        pages_sequences=1,
+        pages_adapters=3,
+        preemptions=0,
+        evictions=0,
+        page_ins=1,
+        steps=1,
+        adapters=adapters or {},
+    )
+
+
+class ProcessScript:
+    """A `Steppable` for a real engine process. The prompt's first token says how it behaves."""
+
+    DIES, FAILS, SLOW = 13, 14, 15
+
+    def __init__(self, config: EngineConfig, on_progress: Any, on_page_in: Any) -> None:
+        on_progress("weights", 1, 2)
+        self.model_info = model_info()
+        self.waiting: dict[int, Running] = {}
+        self.adapters: dict[str, AdapterInfo] = {}
+        self.pause = float(os.environ.get("SCRIPT_PAUSE", "0.002"))
+
+    def submit(self, request: Generate) -> None:
+        if request.generation and request.generation not in self.adapters:
+            raise NotFound("no such generation", code="unknown_generation")
+        if request.prompt[0] == self.FAILS:
+            raise AdapterRejected("can never fit: 9 pages wanted, 8 in the pool", code="never_fits")
+        self.waiting[request.id] = Running(request, [300 + i for i in range(request.sampling.max_tokens)])
+
+    def abort(self, request_id: int) -> None:
+        self.waiting.pop(request_id, None)
+
+    def prepare_adapter(self, name: str, path: str) -> AdapterInfo:
+        if "slow" in path:
+            time.sleep(0.3)
+        if "bad" in path:
+            raise AdapterRejected("rank 512, at most 256", code="adapter_rank")
+        if "weird" in path:
+            raise ValueError("anything")
+        return adapter_info(name)
+
+    def register_adapter(self, prepared: AdapterInfo) -> AdapterInfo:
+        self.adapters[prepared.generation] = prepared
+        return prepared
+
+    def unload_adapter(self, generation: str) -> None:
+        if self.adapters.pop(generation, None) is None:
+            raise NotFound("no such generation", code="unknown_generation")
+
+    def has_work(self) -> bool:
+        return bool(self.waiting)
+
+    def stats(self) -> Stats:
+        return empty_stats(running=len(self.waiting))
+
+    def step(self) -> Step | None:
+        if not self.waiting:
+            return None
+        time.sleep(self.pause)
+        tokens, finished = [], []
+        for request_id, running in list(self.waiting.items()):
+            if running.request.prompt[0] == self.DIES and running.made == 3:
+                raise RuntimeError("as asked")
+            token, reason = running.next()
+            if token is not None:
+                tokens.append(token)
+            if reason is not None:
+                del self.waiting[request_id]
+                finished.append(Finished(request_id, reason))
+        return Step(tokens, finished)
+
+
+def process_script(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+    """The factory that an engine process is given."""
+    return ProcessScript(config, on_progress, on_page_in)
