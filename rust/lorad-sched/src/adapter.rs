@@ -68,7 +68,7 @@ pub(crate) enum Residency {
     Hot {
         /// Slot in the device table.
         slot: u32,
-        /// When a row last used it, or when it became hot.
+        /// When a row last let go of it, or when it became hot.
         last_use: u64,
     },
     /// As cold; the last page-in failed. The next request tries again.

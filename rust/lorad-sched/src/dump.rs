@@ -89,10 +89,13 @@ impl Core {
     }
 
     fn write_adapter(&self, text: &mut String, adapter: &Adapter, waiting: u32) -> std::fmt::Result {
-        write!(text, "adapter {} tag {}: {}", adapter.id, adapter.spec.tag, adapter.residency.name())?;
+        write!(text, "adapter {} tag {}: ", adapter.id, adapter.spec.tag)?;
         match adapter.residency {
-            Residency::Vacant | Residency::Cold => {}
-            Residency::Failed { why } => write!(text, " {}", why.name())?,
+            Residency::Failed { why } => write!(text, "{}", why.name())?,
+            residency => write!(text, "{}", residency.name())?,
+        }
+        match adapter.residency {
+            Residency::Vacant | Residency::Cold | Residency::Failed { .. } => {}
             Residency::Loading { slot, since } => {
                 write!(text, " slot {slot} since {since} pages {}", Numbers(&adapter.image))?;
             }
