@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from numpy import int32, uint32
+from numpy import float32, int32, uint8, uint16, uint32, uint64
 from numpy.typing import NDArray
 
 __version__: str
@@ -86,3 +86,147 @@ class Core:
 def run_script(text: str) -> str: ...
 
 # --- end of core ---
+
+# --- cpu: rust/lorad-py/src/cpu/ ---
+#
+# Activations are f32 and C-contiguous; 16-bit floats travel as uint16 bits; nothing is copied. n: tokens of the step.
+# A wrong shape or an index out of range raises ValueError before anything is written.
+
+QUANT_KINDS: frozenset[str]  # Q4_0, Q4_1, Q8_0
+TILE_ROWS: int
+
+# (layers, kv_heads, page_tokens, head_dim, element): how KV lies in a page; element: "f32", "f16" or "bf16".
+Geometry: TypeAlias = tuple[int, int, int, int, str]
+
+class AdapterLayout:
+    def __init__(
+        self,
+        page_bytes: int,
+        element: str,
+        # (layer, module, in_features, out_features, rank, scale)
+        modules: Sequence[tuple[int, int, int, int, int, float]],
+    ) -> None: ...
+    @property
+    def page_bytes(self) -> int: ...
+    @property
+    def element(self) -> str: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def layer_pages(self) -> list[int]: ...  # leading pages that hold layers 0..=l
+    def chunks(self, layer: int, module: int) -> list[tuple[int, int, str, int, int, int, int]]:
+        """(page, byte offset, "a" or "b", rank_begin, rows, begin, len) of one module; empty if it isn't adapted."""
+    def pack(
+        self,
+        image: NDArray[uint8],  # [pages, page_bytes]
+        layer: int,
+        module: int,
+        a: NDArray[uint8],  # bytes of [rank, in], of `element`
+        b: NDArray[uint8],  # bytes of PEFT's [out, rank]
+    ) -> None: ...
+
+class AdapterTable:
+    def __init__(self, slots: int, page_bytes: int, layers: int, modules: int) -> None: ...
+    def set(self, slot: int, tag: int, layout: AdapterLayout, pages: NDArray[int32]) -> None: ...
+    def clear(self, slot: int) -> None: ...
+    def tag(self, slot: int) -> int: ...  # 0: empty
+    @property
+    def bytes(self) -> int: ...
+
+def lora(
+    y: NDArray[float32],  # [n, width]; module i adds to columns offsets[i] .. offsets[i] + out
+    x: NDArray[float32],  # [n, in]
+    arena: NDArray[uint8],  # [pages, page_bytes]
+    table: AdapterTable,
+    layer: int,
+    modules: Sequence[int],
+    offsets: Sequence[int],
+    group_slot: NDArray[int32],  # [groups]
+    group_tag: NDArray[int32],  # [groups]
+    group_begin: NDArray[int32],  # [groups] token ranges, disjoint
+    group_end: NDArray[int32],  # [groups]
+) -> list[int]:
+    """Adds each group's adapter to y. Returns the groups whose tag isn't their slot's; their rows of y are NaN."""
+
+def rope_write(
+    qkv: NDArray[float32],  # [n, (heads + 2 kv_heads) head_dim]; q and k are rotated in place
+    cos: NDArray[float32],  # [positions, head_dim / 2]
+    sin: NDArray[float32],  # [positions, head_dim / 2]
+    token_pos: NDArray[int32],  # [n]
+    token_line: NDArray[int32],  # [n]
+    page_table: NDArray[int32],  # [lines, columns]
+    arena: NDArray[uint8],  # [pages, page_bytes]; k and v are written
+    geometry: Geometry,
+    layer: int,
+) -> None: ...
+def paged_attention(
+    out: NDArray[float32],  # [n, heads head_dim]
+    q: NDArray[float32],  # [n, width]: the fused qkv buffer, or q alone; heads in the first columns
+    arena: NDArray[uint8],  # [pages, page_bytes]
+    geometry: Geometry,
+    layer: int,
+    page_table: NDArray[int32],  # [lines, columns]
+    row_line: NDArray[int32],  # [rows]
+    row_start: NDArray[int32],  # [rows] tokens in the pages before this step
+    row_offset: NDArray[int32],  # [rows + 1] into the tokens
+    scale: float,
+) -> None: ...
+def rms_norm(out: NDArray[float32], x: NDArray[float32], weight: NDArray[float32], eps: float) -> None:
+    """[n, hidden] each, weight [hidden]; out may be x itself."""
+
+def add_rms_norm(
+    out: NDArray[float32],  # [n, hidden]
+    residual: NDArray[float32],  # [n, hidden]; x is added to it first
+    x: NDArray[float32],  # [n, hidden]
+    weight: NDArray[float32],  # [hidden]
+    eps: float,
+) -> None: ...
+def silu_mul(out: NDArray[float32], gate_up: NDArray[float32]) -> None:
+    """out [n, I] = silu(gate_up[:, :I]) * gate_up[:, I:]."""
+
+def embed(
+    out: NDArray[float32],  # [n, hidden]
+    table: NDArray[float32] | NDArray[uint16],  # [vocab, hidden]
+    ids: NDArray[int32],  # [n]
+    element: str = "f32",
+) -> None: ...
+def gather_rows(out: NDArray[float32], x: NDArray[float32], index: NDArray[int32]) -> None:
+    """out[i] = x[index[i]]."""
+
+class QuantMatrix:
+    def __init__(self, kind: str, data: NDArray[uint8], rows: int, cols: int) -> None:
+        """`data`: GGUF blocks of a [rows, cols] tensor; repacked here, not kept."""
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def matmul(self, y: NDArray[float32], x: NDArray[float32]) -> None:
+        """y [n, rows] = x [n, cols] @ W.T, x rounded to 8 bits in blocks of 32."""
+    def dequantize(self, out: NDArray[float32]) -> None: ...  # [rows, cols]
+    def dequantize_rows(self, out: NDArray[float32], ids: NDArray[int32]) -> None: ...  # [n, cols]
+
+def sample(
+    tokens: NDArray[int32],  # [R] out; -1 where the row holds a NaN
+    logprobs: NDArray[float32] | None,  # [R] out, of the unscaled log-softmax; None: not computed
+    logits: NDArray[float32],  # [R, vocab]
+    temperature: NDArray[float32],  # [R]; 0: greedy
+    top_k: NDArray[int32],  # [R]; 0 or less: off
+    top_p: NDArray[float32],  # [R]; 1 or more: off
+    min_p: NDArray[float32],  # [R]; 0: off
+    seed: NDArray[uint64],  # [R]
+    counter: NDArray[uint32] | NDArray[int32],  # [R] position of the new token
+    best_tokens: NDArray[int32] | None = None,  # [R, N] out, N <= 20
+    best_logprobs: NDArray[float32] | None = None,  # [R, N] out
+) -> None: ...
+def set_threads(threads: int) -> None: ...
+def threads() -> int: ...
+def cpu_features() -> dict[str, bool | str]:
+    """What this CPU has, and under "level" the path in use: LORAD_CPU=portable|avx2, else the best."""
+
+# --- end of cpu ---
