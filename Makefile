@@ -60,7 +60,7 @@ lock: ## write requirements.lock from a fresh environment
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	PIP_CONSTRAINT= .venv-lock/bin/pip install -q maturin
 	PIP_CONSTRAINT= VIRTUAL_ENV=$(CURDIR)/.venv-lock .venv-lock/bin/pip install -q ".[dev]"
-	.venv-lock/bin/pip freeze --exclude lorad | grep -vE '^(nvidia-|cuda-|triton)' | sed 's/+cpu$$//; s/ @ .*//' > requirements.lock
+	.venv-lock/bin/pip freeze --exclude-editable --exclude lorad | grep -vE '^(\#|nvidia-|cuda-|triton)' | sed 's/+cpu$$//; s/ @ .*//' > requirements.lock
 	rm -rf .venv-lock
 
 clean: ## remove what was built here

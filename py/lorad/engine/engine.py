@@ -23,8 +23,8 @@ from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter as read_adapter
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
-from lorad.engine.request import Request
 from lorad.engine.refusals import refusals
+from lorad.engine.request import Request
 from lorad.errors import NotFound
 from lorad.models.open import open_model
 from lorad.worker.plan import Plan

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from lorad.models.weights import RawTensor
 from numpy.typing import NDArray
 
 from lorad import _core
-from lorad.models.weights import RawTensor
 
 F32 = NDArray[np.float32]
 
@@ -57,7 +57,7 @@ class DenseEmbedding:
         self.bytes = self._linear.bytes
 
     def __call__(self, out: F32, ids: NDArray[np.int32]) -> None:
-        np.take(self._table, ids, axis=0, out=out, mode="clip")
+        _core.embed(out, self._table, ids)
 
     def as_linear(self) -> Linear:
         return self._linear

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lorad import _core
 from lorad.models.config import ModelConfig
+from lorad.worker.lines import SamplingLines
 from lorad.worker.plan import Ints, Plan
 
 F32 = NDArray[np.float32]
@@ -75,3 +76,105 @@ class StepArrays(NamedTuple):
             plan.row_offset[1 : rows + 1][sampled] - 1,
             plan.row_line[:rows][sampled],
         )
+
+
+class Drawn(NamedTuple):
+    """What `Ops.sample` drew. The best-token arrays have no columns when nobody asked."""
+
+    tokens: Ints
+    """[samples]; -1 where the logits hold a NaN."""
+    logprobs: F32
+    best_tokens: Ints
+    best_logprobs: F32
+
+
+class Ops:
+    """lorad-cpu's operators with the arena, the page table and the device table filled in."""
+
+    def __init__(
+        self,
+        arena: NDArray[np.uint8],
+        geometry: PageGeometry,
+        page_table: Ints,
+        table: _core.AdapterTable,
+    ) -> None:
+        self._arena = arena
+        self._geometry = tuple(geometry)
+        self._page_table = page_table
+        self._table = table
+        self._scale = geometry.head_dim**-0.5
+
+    rms_norm = staticmethod(_core.rms_norm)
+    add_rms_norm = staticmethod(_core.add_rms_norm)
+    silu_mul = staticmethod(_core.silu_mul)
+
+    def lora(
+        self, step: StepArrays, y: F32, x: F32, layer: int, modules: tuple[int, ...], offsets: tuple[int, ...]
+    ) -> None:
+        """Adds each row's adapter to `y`; base-only steps return at once.
+
+        A group whose slot holds another generation gets NaN, which `sample` reports as a failed row.
+        """
+        if len(step.group_slot):
+            _core.lora(
+                y,
+                x,
+                self._arena,
+                self._table,
+                layer,
+                modules,
+                offsets,
+                step.group_slot,
+                step.group_tag,
+                step.group_begin,
+                step.group_end,
+            )
+
+    def rope_write(self, step: StepArrays, qkv: F32, cos: F32, sin: F32, layer: int) -> None:
+        """Rotates q and k in place and writes k and v into their pages."""
+        _core.rope_write(
+            qkv, cos, sin, step.token_pos, step.token_line, self._page_table, self._arena, self._geometry, layer
+        )
+
+    def attention(self, step: StepArrays, out: F32, qkv: F32, layer: int) -> None:
+        """Causal attention of the step's tokens over their rows' pages."""
+        _core.paged_attention(
+            out,
+            qkv,
+            self._arena,
+            self._geometry,
+            layer,
+            self._page_table,
+            step.row_line,
+            step.row_start,
+            step.row_offset,
+            self._scale,
+        )
+
+    def sample(self, logits: F32, lines: SamplingLines, line: Ints, position: Ints, best: int) -> Drawn:
+        """Draws a token for each row of `logits` [samples, vocab] by the parameters of its line.
+
+        `position` is that of the row's last token; `best` is how many best tokens to list, -1 for no log-probabilities.
+        """
+        rows = len(line)
+        width = max(best, 0)
+        drawn = Drawn(
+            np.empty(rows, dtype=np.int32),
+            np.empty(rows, dtype=np.float32),
+            np.empty((rows, width), dtype=np.int32),
+            np.empty((rows, width), dtype=np.float32),
+        )
+        _core.sample(
+            drawn.tokens,
+            drawn.logprobs if best >= 0 else None,
+            logits,
+            lines.temperature[line],
+            lines.top_k[line],
+            lines.top_p[line],
+            lines.min_p[line],
+            lines.seed[line],
+            position + 1,
+            drawn.best_tokens if width else None,
+            drawn.best_logprobs if width else None,
+        )
+        return drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from lorad.errors import InvalidRequest, ModelRejected
 from lorad.models.llama import Llama
 from lorad.models.weights import Weights
 from lorad.worker.lines import SamplingLines
-from lorad.worker.ops import Ops, PageGeometry, StepArrays
+from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
 from lorad.worker.threads import thread_count
@@ -27,15 +27,12 @@ SLOTS_MAX = 4096
 
 PAGE_INS_MAX = 4
 
-SAMPLE_FAILED = -1
-"""What a row's token is when the row couldn't be computed."""
-
 
 class Samples(NamedTuple):
     """What a step sampled."""
 
     tokens: Ints
-    """[samples], in plan order; SAMPLE_FAILED where a row's weights were not the ones it was planned with."""
+    """[samples], in plan order; `_core.SAMPLE_FAILED` where a row couldn't be computed."""
     logprobs: dict[int, TokenLogprobs]
     """By request, for those that asked."""
 
@@ -100,7 +97,7 @@ class Worker:
         self._adapters: dict[int, Registered] = {}
         if model.architecture != "llama":
             raise ModelRejected(f"architecture {model.architecture!r} isn't supported", code="model_architecture")
-        self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, heads=model.heads)
+        self.ops = Ops(self.arena, self.geometry, self.page_table, self.table)
         on_progress("weights", 0, 0)
         self.model = Llama(
             weights, self.ops, tokens_max=self.tokens_max, rows_max=self.rows_max, dequantize=config.dequantize
@@ -163,10 +160,9 @@ class Worker:
         lines = step.sample_line
         best = self.lines.best_wanted(lines)
         drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best)
-        tokens = np.where(np.isnan(drawn.logprobs), SAMPLE_FAILED, drawn.tokens).astype(np.int32)
-        return Samples(tokens, self._logprobs(lines, drawn) if best >= 0 else {})
+        return Samples(drawn.tokens, self._logprobs(lines, drawn) if best >= 0 else {})
 
-    def _logprobs(self, lines: Ints, drawn: Any) -> dict[int, TokenLogprobs]:
+    def _logprobs(self, lines: Ints, drawn: Drawn) -> dict[int, TokenLogprobs]:
         found = {}
         for index in np.flatnonzero(self.lines.logprobs[lines] >= 0).tolist():
             line = int(lines[index])
