@@ -1,0 +1,111 @@
+"""The figures that are measured, and what one timed burst gives back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from layout import adapter_name
+from prompts import NEW_TOKENS, prompt
+
+BASE = "base"
+CLEAR_LEAD = 1.5
+"""Logits by which a reference token must lead before its loss counts as a wrong answer, not as rounding."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One figure: so many streams at once, on so many adapters (0: base only)."""
+
+    figure: str
+    streams: int
+    adapters: int
+    ttft: bool = False
+
+    @property
+    def title(self) -> str:
+        """Name in tables."""
+        on = f"{self.adapters} adapters" if self.adapters else "base"
+        return f"{self.figure}: {self.streams} × {on}"
+
+    def adapter_of(self, stream: int) -> int | None:
+        """Adapter of one stream, None for the base."""
+        return stream % self.adapters if self.adapters else None
+
+
+CASES = (
+    Case("C1", 32, 32),
+    Case("C2", 8, 8, ttft=True),
+    Case("C4", 1, 0),
+    Case("C4", 32, 0),
+)
+
+
+@dataclass
+class Answer:
+    """One stream's answer. Times are seconds from the moment the burst was let go."""
+
+    text: str = ""
+    tokens: int = 0
+    first_s: float | None = None
+    error: str | None = None
+
+
+@dataclass
+class Burst:
+    """All answers of one timed burst, or the reason why it has no speed."""
+
+    wall_s: float
+    answers: list[Answer]
+    faults: list[str] = field(default_factory=list)
+    other_work: float = 0.0
+    """Share of all cores' time that neither this side nor the load took."""
+
+    @property
+    def output_tok_s(self) -> float:
+        """Output tokens per second, end to end."""
+        return sum(a.tokens for a in self.answers) / self.wall_s
+
+    def ttft_s(self, percentile: float) -> float:
+        """Nearest-rank percentile of the time to first token."""
+        times = sorted(a.first_s for a in self.answers if a.first_s is not None)
+        rank = max(1, -(-len(times) * percentile // 100))
+        return times[int(rank) - 1]
+
+
+def prompts_of(case: Case, variant: int) -> list[list[int]]:
+    """Prompts of all streams of one burst."""
+    return [prompt(variant, stream) for stream in range(case.streams)]
+
+
+class Reference:
+    """What float32 transformers + PEFT answers first to each prompt (see `prepare.py`)."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the file that the installer made."""
+        self.firsts: dict[str, tuple[str, float]] = json.loads(path.read_text())
+
+    def first(self, case: Case, variant: int, stream: int) -> str | None:
+        """Text that the answer must start with; None where the choice is close or is not whole text."""
+        kind = BASE if case.adapter_of(stream) is None else "lora"
+        text, lead = self.firsts[f"{kind}/{variant}/{stream}"]
+        return text if lead >= CLEAR_LEAD and "\ufffd" not in text else None
+
+
+def find_faults(case: Case, variant: int, burst: Burst, reference: Reference) -> list[str]:
+    """What makes a burst's speed worthless: errors, missing tokens, answers of the wrong weights."""
+    faults = []
+    for stream, answer in enumerate(burst.answers):
+        index = case.adapter_of(stream)
+        who = f"stream {stream} ({BASE if index is None else adapter_name(index)})"
+        want = reference.first(case, variant, stream)
+        if answer.error:
+            faults.append(f"{who}: {answer.error}")
+        elif answer.tokens != NEW_TOKENS:
+            faults.append(f"{who}: {answer.tokens} tokens instead of {NEW_TOKENS}")
+        elif answer.first_s is None:
+            faults.append(f"{who}: no token was seen arriving")
+        elif want is not None and not answer.text.startswith(want):
+            faults.append(f"{who}: begins {answer.text[:12]!r}, the reference with {want!r}")
+    return faults

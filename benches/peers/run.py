@@ -1,0 +1,162 @@
+"""Measures lorad beside its peers, interleaved, and prints the table of C1, C2 and C4.
+
+    python benches/peers/run.py [--only C1,C2] [--peers llama,vllm,peft,lorad] [--repeats 5]
+
+Each side is started once for each set of adapters and sleeps (SIGSTOP) except while it is measured. A repeat
+gives every side its turn, and the next one begins with another side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+
+from cases import CASES, Burst, Case, Reference, find_faults
+from layout import Layout
+from llama_cpp import LlamaCpp
+from lorad_peer import Lorad
+from machine import busy_s, cores, cpu_model, holding, used_s
+from peft_peer import PeftPeer
+from prompts import variant_of
+from serving import Side, process_tree
+from table import Cell, as_json, print_table
+from vllm_cpu import VllmCpu
+
+SIDES: dict[str, type[Side]] = {"lorad": Lorad, "vllm": VllmCpu, "llama": LlamaCpp, "peft": PeftPeer}
+OTHER_WORK_MAX = 0.08
+"""A burst during which other work took more of the machine than this is taken again, twice at most."""
+
+console = Console(width=None if sys.stdout.isatty() else 130)
+
+
+def say(text: str) -> None:
+    """A progress line."""
+    console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}", highlight=False)
+
+
+def measure(side: Side, case: Case, variant: int, reference: Reference) -> Burst:
+    """One burst at one side, checked, with what else the machine did meanwhile."""
+    assert side.process is not None
+    side.wake()
+    pids = [os.getpid(), *process_tree(side.process.pid)]
+    busy, used, began = busy_s(), used_s(pids), time.perf_counter()
+    burst = side.burst(case, variant)
+    wall_s = time.perf_counter() - began
+    other = (busy_s() - busy) - (used_s(pids) - used)
+    side.sleep()
+    burst.other_work = max(0.0, other / (wall_s * cores()))
+    burst.faults = find_faults(case, variant, burst, reference)
+    return burst
+
+
+def measure_quietly(side: Side, case: Case, variant: int, reference: Reference) -> Burst:
+    """As `measure`, again when something else had a noticeable part of the machine; the quietest counts."""
+    tries: list[Burst] = []
+    for _ in range(3):
+        tries.append(measure(side, case, variant, reference))
+        if tries[-1].faults or tries[-1].other_work <= OTHER_WORK_MAX:
+            return tries[-1]
+        say(f"  {side.name}: other work took {tries[-1].other_work:.0%} of the machine; once more")
+    return min(tries, key=lambda burst: burst.other_work)
+
+
+def measure_group(
+    cases: list[Case], sides: list[Side], repeats: int, reference: Reference, lock: Path | None
+) -> list[Cell]:
+    """All cases that share one set of adapters: start, warm up, interleave, stop."""
+    cells = {(case, side.name): Cell(case, side.name, []) for case in cases for side in sides}
+    ready = []
+    try:
+        for side in sides:
+            began = time.perf_counter()
+            try:
+                side.start(cases[0].adapters, max(case.streams for case in cases))
+                for case in cases:
+                    faults = find_faults(case, 0, side.burst(case, 0), reference)
+                    if faults:
+                        raise RuntimeError("; ".join(faults[:3]))
+                side.sleep()
+            except (RuntimeError, OSError) as error:
+                say(f"[red]{side.name} is left out:[/red] {error}")
+                side.stop()
+                for case in cases:
+                    cells[case, side.name].broken = str(error).splitlines()[0]
+                continue
+            ready.append(side)
+            say(f"{side.name} ready and warm after {time.perf_counter() - began:.0f} s")
+        for case in cases:
+            for repeat in range(repeats):
+                shift = repeat % max(1, len(ready))
+                with holding(lock):
+                    for side in ready[shift:] + ready[:shift]:
+                        burst = measure_quietly(side, case, variant_of(repeat), reference)
+                        cells[case, side.name].bursts.append(burst)
+                        what = burst.faults[0] if burst.faults else f"{burst.output_tok_s:.1f} tok/s"
+                        say(f"  {case.title}, repeat {repeat + 1}/{repeats}, {side.name}: {what}")
+    finally:
+        for side in sides:
+            side.stop()
+    return list(cells.values())
+
+
+def chosen(text: str, known: list[str], what: str) -> list[str]:
+    """Words of a comma-separated option, each known."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in known]
+    if unknown or not words:
+        sys.exit(f"{what}: {', '.join(unknown) or 'nothing'} given; there are {', '.join(known)}")
+    return words
+
+
+def main() -> None:
+    """Reads the options, measures, prints, writes."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    figures = list(dict.fromkeys(case.figure for case in CASES))
+    parser.add_argument("--only", default=",".join(figures), help="figures, such as C1,C2")
+    parser.add_argument("--peers", default=",".join(SIDES), help="sides, such as lorad,llama")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dir", default=None, help="folder that install.py filled (.peers)")
+    parser.add_argument("--threads", type=int, default=cores(), help="threads that every peer computes with")
+    parser.add_argument("--vllm-dtype", choices=["float32", "bfloat16"], default=VllmCpu.dtype)
+    parser.add_argument("--peft-dtype", choices=["float32", "bfloat16"], default=PeftPeer.dtype)
+    parser.add_argument("--json", type=Path, default=None, help="where to write the figures as data")
+    parser.add_argument("--lock", type=Path, default=None, help="file to hold locked during each repeat")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    layout = Layout.of(options.dir)
+    if not layout.reference.exists():
+        sys.exit(f"{layout.root} is not complete: run install.py first")
+    reference = Reference(layout.reference)
+    VllmCpu.dtype, PeftPeer.dtype = options.vllm_dtype, options.peft_dtype
+    picked = chosen(options.only, figures, "--only")
+    names = chosen(options.peers, list(SIDES), "--peers")
+    cases = sorted((c for c in CASES if c.figure in picked), key=lambda c: -c.adapters)
+    cells: list[Cell] = []
+    notes = [f"CPU: {cpu_model()}", f"{options.repeats} repeats, sides interleaved"]
+    with tempfile.TemporaryDirectory(prefix="peers-") as logs:
+        for adapters, group in groupby(cases, key=lambda case: case.adapters):
+            say(f"starting {', '.join(names)} with {adapters or 'no'} adapters")
+            sides = [SIDES[name](layout, options.threads, Path(logs) / f"{name}.log") for name in names]
+            cells += measure_group(list(group), sides, options.repeats, reference, options.lock)
+    notes += [f"{side.name}: {side.settings()}" for side in sides]
+    worst = max((b.other_work for c in cells for b in c.bursts), default=0.0)
+    notes.append(f"Other work during a burst took at most {worst:.0%} of the machine.")
+    print_table(cells, notes, console)
+    out = options.json or layout.root / "results.json"
+    out.write_text(json.dumps(as_json(cells, notes), indent=1, ensure_ascii=False) + "\n")
+    say(f"written to {out}")
+
+
+if __name__ == "__main__":
+    main()
