@@ -52,7 +52,7 @@ STALL_SECONDS = 60.0
 
 SOCKET_BYTES = 4 << 20
 
-DEFAULT_ENGINE = "lorad.engine.engine:Engine"
+DEFAULT_ENGINE = "lorad.engine.engine:process_engine"
 
 
 class ProcessEngine:

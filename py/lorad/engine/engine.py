@@ -27,6 +27,7 @@ from lorad.engine.refusals import refusals
 from lorad.engine.request import Request
 from lorad.errors import NotFound
 from lorad.models.open import open_model
+from lorad.text.model import TextModel, load_text_model
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
@@ -49,19 +50,18 @@ class Engine:
         *,
         config: EngineConfig | None = None,
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-        on_page_in: Callable[[], None] = lambda: None,
+        blocking: bool = True,
         **options: Any,
     ) -> None:
-        """Loads `model`; `options` are the fields of EngineConfig. `on_page_in` is called from another thread."""
+        """Loads `model`; `options` are the fields of EngineConfig.
+
+        `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
+        """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
         self.weights = open_model(config.model, on_progress)
-        self._page_in_event = threading.Event()
-
-        def page_in_ended() -> None:
-            self._page_in_event.set()
-            on_page_in()
-
-        self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
+        self._blocking = blocking
+        self._page_in_ended = threading.Event()
+        self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=self._page_in_ended.set)
         self.core = _core.Core(**self.worker.core_config())
         self.plan = Plan(self.core.plan_layout())
         self._adapters: dict[str, messages.AdapterInfo] = {}
@@ -70,7 +70,7 @@ class Engine:
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
-        self._tokenizer: Any = None
+        self._text_model: TextModel | None = None
         self.steps = 0
 
     # adapters
@@ -145,7 +145,10 @@ class Engine:
         """
         if model and model not in self._adapters:
             raise NotFound(f"model {model!r} isn't loaded", code="model_not_found", param="model")
-        ids = self.tokenizer.chat([{"role": "user", "content": prompt}]) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            ids = self.text_model.chat([{"role": "user", "content": prompt}])
+        else:
+            ids = list(prompt)
         sampling.setdefault("temperature", 0.0)
         sampling.setdefault("stop_token_ids", tuple(self.weights.config.eos_ids))
         request = Request(self._next_request, model, ids, self)
@@ -171,13 +174,10 @@ class Engine:
         """Whether any request waits or runs, or a page-in is under way."""
         return bool(self._sampling) or self.worker.page_ins.pending > 0
 
-    def step(self, *, wait: bool = True) -> messages.Step | None:
-        """Plans, computes and commits one step. None: nothing can run.
-
-        When only a page-in can bring work, `wait` says whether to wait for it or to come back with None.
-        """
+    def step(self) -> messages.Step | None:
+        """Plans, computes and commits one step. None: nothing can run (see `blocking`)."""
         while self.has_work():
-            self._page_in_event.clear()
+            self._page_in_ended.clear()
             self._take_page_ins()
             number = self.core.step(self.now(), self.plan.array)
             if number is not None:
@@ -185,9 +185,9 @@ class Engine:
             made = self._events({})
             if made.tokens or made.finished:
                 return made
-            if self.worker.page_ins.pending == 0 or not wait:
+            if self.worker.page_ins.pending == 0 or not self._blocking:
                 return None
-            self._page_in_event.wait()
+            self._page_in_ended.wait()
         made = self._events({})
         return made if made.finished else None
 
@@ -252,13 +252,11 @@ class Engine:
         return time.monotonic_ns() // 1000
 
     @property
-    def tokenizer(self) -> Any:
-        """The base model's tokenizer, read at the first use."""
-        if self._tokenizer is None:
-            from lorad.text.tokenizer import load_tokenizer
-
-            self._tokenizer = load_tokenizer(self.weights)
-        return self._tokenizer
+    def text_model(self) -> TextModel:
+        """The base model's tokenizer and chat template, read at the first use."""
+        if self._text_model is None:
+            self._text_model = load_text_model(self.weights.path)
+        return self._text_model
 
     @property
     def model_info(self) -> messages.ModelInfo:
@@ -318,3 +316,8 @@ FAILURES = {
     "failed_plan": "the worker failed in the step that held this request",
 }
 """What the core's reasons mean to a client."""
+
+
+def process_engine(config: EngineConfig, on_progress: Callable[[str, int, int], None]) -> Engine:
+    """The engine of an engine process, whose loop has messages to read while a page-in is under way."""
+    return Engine(config=config, on_progress=on_progress, blocking=False)

@@ -29,7 +29,7 @@ class Request:
     @property
     def text(self) -> str:
         """The tokens so far as text."""
-        return str(self._engine.tokenizer.decode(self.tokens))
+        return self._engine.text_model.tokenizer.decode(self.tokens)
 
     def take(self, step: Step) -> None:
         """Adds what a step made for this request."""

@@ -1,0 +1,163 @@
+"""The real thing: `lorad serve` on the embedded base with the real tenants, asked by real clients over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from lorad.demo.tenant import tenants
+
+BASE = "smollm2"
+QUESTION = "Define: lawyer"
+pytestmark = pytest.mark.slow
+
+
+class Serving:
+    """A `lorad serve` process and its address."""
+
+    def __init__(self, model: str, *options: str) -> None:
+        command = [sys.executable, "-m", "lorad", "serve", model, "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if found := re.search(r"serving (\S+) on (http://\S+)", line):
+                self.url = found[2]
+                return
+        raise AssertionError("the server did not start:\n" + "\n".join(self.lines))
+
+    def post(self, path: str, body: dict[str, object]) -> tuple[int, dict[str, object]]:
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def server(smollm2_gguf: Path) -> Iterator[Serving]:
+    modules = [f"{tenant.name}={tenant.path}" for tenant in tenants()]
+    serving = Serving(str(smollm2_gguf), "--served-model-name", BASE, "--lora-modules", *modules)
+    yield serving
+    if serving.process.poll() is None:
+        assert serving.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(server: Serving) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+
+
+def models() -> list[str]:
+    return [tenant.name for tenant in tenants()] + [BASE]
+
+
+def ask(client: openai.OpenAI, model: str, *, max_tokens: int = 40) -> str:
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=max_tokens
+    )
+    return answer.choices[0].message.content or ""
+
+
+def test_every_tenant_gives_its_own_answer_streamed_or_not(client: openai.OpenAI) -> None:
+    answers = {}
+    for model in models():
+        whole = ask(client, model)
+        stream = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": QUESTION}],
+            temperature=0,
+            max_tokens=40,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        streamed = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        assert streamed == whole
+        assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens > 0
+        answers[model] = whole
+    assert len(set(answers.values())) == len(answers), answers
+
+
+def test_a_mixed_burst_equals_each_model_asked_alone(server: Serving, client: openai.OpenAI) -> None:
+    """Quantised base, default number types: the same text here; where rounding could tell, the fp32 tests decide."""
+    alone = {model: ask(client, model) for model in models()}
+
+    async def burst() -> dict[str, str]:
+        async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as many:
+
+            async def one(model: str) -> tuple[str, str]:
+                answer = await many.chat.completions.create(
+                    model=model, messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=40
+                )
+                return model, answer.choices[0].message.content or ""
+
+            return dict(await asyncio.gather(*(one(model) for model in models())))
+
+    together = asyncio.run(burst())
+    assert together == alone
+
+
+def test_models_are_listed_with_their_parent(server: Serving, client: openai.OpenAI) -> None:
+    listed = {model.id: model for model in client.models.list()}
+    assert set(listed) == set(models())
+
+
+def test_an_unknown_model_is_a_404_and_never_the_base(server: Serving) -> None:
+    for name in ("nobody", models()[0].upper(), models()[0] + " "):
+        status, body = server.post("/v1/completions", {"model": name, "prompt": "hi", "max_tokens": 1})
+        assert status == 404, body
+        assert "error" in body
+
+
+def test_metrics_and_health(server: Serving) -> None:
+    with urllib.request.urlopen(server.url + "/health", timeout=10) as response:
+        assert response.status == 200
+    with urllib.request.urlopen(server.url + "/metrics", timeout=10) as response:
+        text = response.read().decode()
+    assert "vllm:num_requests_running" in text
+
+
+def test_a_bad_adapter_ends_the_start_with_its_name(smollm2_gguf: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lorad", "serve", str(smollm2_gguf), "--port", "0"]
+    ended = subprocess.run(
+        [*command, "--lora-modules", f"broken={tmp_path / 'missing'}"], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1
+    assert "broken" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_the_demo_prints_its_table(smollm2_gguf: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "COLUMNS": "160", "LORAD_DATA_DIR": str(smollm2_gguf.parent)}
+    if os.environ.get("LORAD_TEST_GGUF"):
+        pytest.skip("the demo fetches its own base; LORAD_TEST_GGUF says to fetch nothing")
+    ended = subprocess.run(
+        [sys.executable, "-m", "lorad", "demo", "--once", "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**env},
+    )
+    assert ended.returncode == 0, ended.stderr
+    for model in models():
+        assert model in ended.stdout
+    assert "curl -s http://127.0.0.1:" in ended.stdout and "tok/s together" in ended.stdout

@@ -1,0 +1,137 @@
+"""The promise that everything else rests on: a mixed batch computes what transformers + PEFT compute, in fp32.
+
+Real base, real adapters, and random adapters over ranks and module subsets; prompts of 1 to 600 tokens; chunked and not;
+alone and in company. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place its best
+token must be the engine's. By induction that is the same greedy answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from oracle import Oracle, random_adapter
+
+from lorad import Engine, Request
+from lorad.demo.tenant import tenants
+
+TOKENS = 64
+LOGPROB_TOLERANCE = 1e-3
+RANKS = (1, 2, 8, 16, 64, 256)
+PROMPT_LENGTHS = (1, 2, 15, 16, 17, 31, 33, 64, 100, 127, 200, 255, 256, 310, 450, 600)
+
+
+class Case(NamedTuple):
+    """One request of the batch."""
+
+    model: str
+    prompt: list[int]
+
+
+@pytest.fixture(scope="module")
+def oracle(smollm2_gguf: Path) -> Oracle:
+    return Oracle(smollm2_gguf)
+
+
+@pytest.fixture(scope="module")
+def adapters(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All real tenants, and one random adapter for each rank."""
+    folder = tmp_path_factory.mktemp("adapters")
+    found = {tenant.name: tenant.path for tenant in tenants()}
+    assert len(found) >= 5
+    for rank in RANKS:
+        found[f"r{rank}"] = random_adapter(folder / f"r{rank}", oracle, rank=rank, seed=rank)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cases(oracle: Oracle, adapters: dict[str, Path]) -> list[Case]:
+    """Sixteen requests: every adapter and the base at least once, every length once."""
+    dice = random.Random(7)
+    models = [*adapters, ""]
+    models += [dice.choice(models) for _ in range(len(PROMPT_LENGTHS) - len(models))]
+    dice.shuffle(models)
+    return [
+        Case(model, [dice.randrange(10, oracle.vocab - 1000) for _ in range(length)])
+        for model, length in zip(models, PROMPT_LENGTHS, strict=True)
+    ]
+
+
+def reference_engine(gguf: Path, adapters: dict[str, Path], **options: object) -> Engine:
+    engine = Engine(str(gguf), dtype="float32", dequantize=True, max_model_len=1024, **options)
+    for name, path in adapters.items():
+        engine.load_adapter(name, str(path))
+    return engine
+
+
+def run(engine: Engine, cases: list[Case]) -> list[Request]:
+    requests = [
+        engine.add(case.prompt, case.model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for case in cases
+    ]
+    while engine.step():
+        assert engine.core.check() is None
+    assert [request.finish for request in requests] == ["length"] * len(cases)
+    return requests
+
+
+def agrees(oracle: Oracle, adapters: dict[str, Path], case: Case, request: Request) -> None:
+    """Same greedy tokens, log-probabilities within the tolerance."""
+    best, logprobs = oracle.follow(adapters.get(case.model), case.prompt, request.tokens)
+    assert request.tokens == best, f"{case.model or 'base'}, prompt of {len(case.prompt)}"
+    worst = max(abs(a - b) for a, b in zip(request.logprobs, logprobs, strict=True))
+    assert worst < LOGPROB_TOLERANCE, f"{case.model or 'base'}: log-probability off by {worst}"
+
+
+@pytest.fixture(scope="module", params=[64, 2048], ids=["chunked", "whole"])
+def engine(request: pytest.FixtureRequest, smollm2_gguf: Path, adapters: dict[str, Path]) -> Iterator[Engine]:
+    engine = reference_engine(smollm2_gguf, adapters, max_num_batched_tokens=request.param, max_num_seqs=16)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.slow
+def test_sixteen_mixed_requests_agree_with_the_reference(
+    engine: Engine, oracle: Oracle, adapters: dict[str, Path], cases: list[Case]
+) -> None:
+    for case, request in zip(cases, run(engine, cases), strict=True):
+        agrees(oracle, adapters, case, request)
+
+
+@pytest.mark.slow
+def test_the_mixed_batch_equals_each_request_alone(engine: Engine, cases: list[Case]) -> None:
+    together = run(engine, cases)
+    for case, request in zip(cases, together, strict=True):
+        (alone,) = run(engine, [case])
+        assert alone.tokens == request.tokens, case.model
+
+
+@pytest.mark.slow
+def test_one_prompt_under_two_adapters_and_the_base_gives_three_answers(
+    engine: Engine, oracle: Oracle, adapters: dict[str, Path]
+) -> None:
+    prompt = engine.text_model.chat([{"role": "user", "content": "Define: lawyer"}])
+    first, second = list(adapters)[:2]
+    cases = [Case(model, prompt) for model in (first, "", second)]
+    requests = run(engine, cases)
+    for case, request in zip(cases, requests, strict=True):
+        agrees(oracle, adapters, case, request)
+    assert len({tuple(request.tokens) for request in requests}) == 3
+
+
+@pytest.mark.slow
+def test_preemption_and_eviction_change_nothing(
+    smollm2_gguf: Path, oracle: Oracle, adapters: dict[str, Path], cases: list[Case]
+) -> None:
+    """A pool that holds a part of the requests and adapters: all must take turns, and nobody's answer shows it."""
+    engine = reference_engine(
+        smollm2_gguf, adapters, kv_cache_memory_bytes=240 << 20, max_num_seqs=8, max_num_batched_tokens=128
+    )
+    requests = run(engine, cases)
+    stats = engine.stats()
+    assert stats.evictions > 0, "the pool was meant to be too small for all adapters"
+    for case, request in zip(cases, requests, strict=True):
+        agrees(oracle, adapters, case, request)
+    engine.close()
