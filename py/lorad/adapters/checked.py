@@ -1,0 +1,55 @@
+"""`CheckedAdapter`: an adapter that is known to be applicable in full."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+
+Element = Literal["f32", "f16", "bf16"]
+
+ELEMENTS: dict[torch.dtype, Element] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+"""The number types of adapter weights, by the name that page layouts use."""
+
+
+class ModuleLora(NamedTuple):
+    """One adapted projection: y += scale · B (A x)."""
+
+    layer: int
+    module: int
+    """Index into `ModelConfig.modules()`."""
+    rank: int
+    scale: float
+    a: torch.Tensor
+    """[rank, in], the adapter's element type, contiguous."""
+    b: torch.Tensor
+    """[out, rank], the adapter's element type, contiguous."""
+
+
+@dataclass(frozen=True)
+class CheckedAdapter:
+    """Made by `lorad.adapters.load` only; immutable, as everything that names it by its generation relies on."""
+
+    name: str
+    generation: str
+    """32 hex digits over the weights, scales and base that are in force: equal content, equal generation."""
+    element: Element
+    """The widest number type of the file; narrower tensors were widened exactly."""
+    modules: tuple[ModuleLora, ...]
+    """In order of (layer, module); at least one."""
+
+    @property
+    def tag(self) -> int:
+        """The low 32 bits of the generation, never 0: what plan rows and device slots carry."""
+        return int(self.generation[-8:], 16) or 1
+
+    @property
+    def rank(self) -> int:
+        """The highest rank of any module."""
+        return max(module.rank for module in self.modules)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its weights."""
+        return sum(part.numel() * part.element_size() for module in self.modules for part in (module.a, module.b))

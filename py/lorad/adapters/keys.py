@@ -1,0 +1,83 @@
+"""From a tensor's key to the place in the base that it adapts: full paths only, known spellings only.
+
+`[base_model.model.]*[model.]layers.N.self_attn.q_proj.lora_A[.adapter].weight`, with lora_a and lora_b too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from lorad.models.config import ModelConfig
+from lorad.models.safetensors_file import Entry
+
+_KEY = re.compile(
+    r"(?:base_model\.model\.)*(?:model\.)?layers\.(?P<layer>0|[1-9][0-9]{0,8})\.(?P<parent>self_attn|mlp)\."
+    r"(?P<name>[a-z]+_proj)\.lora_(?P<half>[ABab])(?:\.(?P<adapter>[^.]+))?\.weight"
+)
+_PARENTS = {name: "self_attn" for name in ("q_proj", "k_proj", "v_proj", "o_proj")} | {
+    name: "mlp" for name in ("gate_proj", "up_proj", "down_proj")
+}
+_VOCABULARY = re.compile(r"(?:.*\.)?(embed_tokens|lm_head)(?:\.modules_to_save)?(?:\.[^.]+)?\.weight")
+
+
+class Target(NamedTuple):
+    """Half of a pair and the projection it belongs to."""
+
+    layer: int
+    name: str
+    """A name of `ModelConfig.modules()`."""
+    half: str
+    """A or B."""
+    adapter: str
+    """The adapter's name inside the key, or empty."""
+
+
+def parse_key(key: str) -> Target | None:
+    """What a key means, in any Llama-family base; None if it isn't a LoRA half of a layer's projection."""
+    match = _KEY.fullmatch(key)
+    if match is None or _PARENTS.get(match["name"]) != match["parent"]:
+        return None
+    return Target(int(match["layer"]), match["name"], match["half"].upper(), match["adapter"] or "")
+
+
+def module_path(layer: int, name: str) -> str:
+    """The projection's name in Hugging Face's module tree, which PEFT's patterns are matched against."""
+    return f"model.layers.{layer}.{_PARENTS[name]}.{name}"
+
+
+def vocabulary_rows(key: str, entry: Entry) -> int | None:
+    """Rows of a whole embedding or output matrix; None for any other tensor."""
+    if _VOCABULARY.fullmatch(key) and ".lora_" not in key and len(entry.shape) == 2:
+        return entry.shape[0]
+    return None
+
+
+def explain(key: str, config: ModelConfig) -> tuple[str, str]:
+    """(code, reason) for a key that nothing is done with."""
+    for mark, reason in _FEATURES:
+        if re.search(mark, key):
+            return "adapter_feature", reason
+    if _VOCABULARY.fullmatch(key) or (key.endswith((".weight", ".bias")) and "lora_" not in key):
+        return (
+            "adapter_feature",
+            "is a whole weight of the base, not a LoRA one. If it's the base's own, unchanged, remove it from the "
+            "file (PEFT: save_embedding_layers=False); if it was trained, it can't be applied",
+        )
+    return (
+        "adapter_tensor",
+        f"corresponds to nothing in the base, whose modules are called model.layers.0.self_attn.q_proj … "
+        f"model.layers.{config.layers - 1}.mlp.down_proj",
+    )
+
+
+_FEATURES = (
+    (r"lora_magnitude_vector", "belongs to DoRA, which isn't supported"),
+    (r"modules_to_save", "was trained in full (modules_to_save), which isn't supported"),
+    (r"trainable_tokens", "belongs to trainable tokens, which aren't supported"),
+    (r"lora_embedding_[ABab]", "is LoRA on an embedding, which isn't supported"),
+    (r"(^|\.)(embed_tokens|lm_head)\.lora_", "is LoRA on the embedding or the output, which isn't supported"),
+    (r"lora_[ABab](\.[^.]+)?\.bias$", "is a bias of LoRA (lora_bias), which isn't supported"),
+    (r"_proj\.bias$", "is a trained bias, which isn't supported"),
+    (r"vera_|ia3_l|hada_|lokr_|oft_|boft_|randlora_|prompt_embeddings", "belongs to a method other than LoRA"),
+)

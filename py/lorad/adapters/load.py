@@ -1,0 +1,37 @@
+"""From a folder to a checked adapter, in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lorad.adapters.check import check_adapter
+from lorad.adapters.checked import CheckedAdapter
+from lorad.adapters.read import read_adapter
+from lorad.errors import AdapterRejected
+from lorad.models.config import ModelConfig
+
+
+def load_adapter(
+    name: str,
+    path: str | Path,
+    config: ModelConfig,
+    base_digest: str,
+    *,
+    max_lora_rank: int = 256,
+    allow_no_effect: bool = False,
+) -> CheckedAdapter:
+    """Reads and checks the adapter in the folder `path`. A refusal's message begins with the adapter's name.
+
+    Touches no shared state, so it may run on any thread; `base_digest` is `Weights.digest`.
+    """
+    try:
+        return check_adapter(
+            name,
+            read_adapter(path),
+            config,
+            base_digest,
+            max_lora_rank=max_lora_rank,
+            allow_no_effect=allow_no_effect,
+        )
+    except AdapterRejected as refusal:
+        raise AdapterRejected(f"adapter {name!r}: {refusal.message}", code=refusal.code) from None

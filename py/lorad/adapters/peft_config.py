@@ -1,0 +1,134 @@
+"""adapter_config.json: ranks and scales as PEFT derives them, and every other feature accepted or refused by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lorad.adapters.patterns import Patterns
+from lorad.adapters.reject import reject
+
+_INACTIVE: tuple[Any, ...] = (None, False, "", [], {})
+
+_RANK_DEFAULT = _ALPHA_DEFAULT = 8
+"""PEFT's, for a config that leaves them out."""
+
+IGNORED = {
+    "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+    "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_core", "qalora_group_size",
+    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying", "lora_dropout",
+    "runtime_config", "unsloth_fixed",
+}  # fmt: skip
+"""Fields without a say here: they matter in training only, or tell what is adapted, which the tensors decide."""
+
+READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias"}
+"""Fields that are read."""
+
+FEATURES = {
+    "use_dora": "DoRA isn't supported",
+    "lora_bias": "a bias of LoRA isn't supported",
+    "modules_to_save": "modules trained in full aren't supported",
+    "trainable_token_indices": "trainable tokens aren't supported",
+    "target_parameters": "LoRA on parameters that aren't modules isn't supported",
+    "layer_replication": "replicated layers aren't supported",
+    "fan_in_fan_out": "transposed weights (fan_in_fan_out) aren't supported",
+    "alora_invocation_tokens": "activated LoRA (aLoRA) isn't supported",
+    "use_qalora": "QALoRA isn't supported",
+    "use_bdlora": "BD-LoRA isn't supported",
+    "megatron_config": "Megatron's layers aren't supported",
+    "arrow_config": "Arrow routing isn't supported",
+    "kasa_config": "KaSA isn't supported",
+    "monteclora_config": "MonteCLoRA isn't supported",
+    "velora_config": "VeLoRA isn't supported",
+}
+"""Fields whose active value is refused. A field that isn't in any of these tables is refused too, if it's active."""
+
+PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
+"""Values of init_lora_weights, beside true and false, that leave the base as it is."""
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """What decides the numbers."""
+
+    rank: int
+    alpha: float
+    rslora: bool
+    ranks: Patterns[int]
+    alphas: Patterns[float]
+
+    def rank_of(self, path: str) -> int:
+        """The rank that PEFT gives the module at `path`."""
+        return self.ranks.get(path, self.rank)
+
+    def scale_of(self, path: str, rank: int) -> float:
+        """The factor between B·A and the base's output."""
+        alpha = self.alphas.get(path, self.alpha)
+        return alpha / math.sqrt(rank) if self.rslora else alpha / rank
+
+
+def parse_config(config: Mapping[str, Any]) -> PeftConfig:
+    """Checks every field of adapter_config.json."""
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        if kind is None and ("lora_parameters" in config or "fine_tune_type" in config):
+            raise reject("adapter_feature", "adapter_config.json is MLX's: convert the adapter to PEFT's format")
+        raise reject("adapter_feature", f"peft_type is {kind!r}; only LORA is supported")
+    for field, value in config.items():
+        if field in READ or field in IGNORED or value in _INACTIVE:
+            continue
+        reason = FEATURES.get(field, "isn't known, so whether it changes the weights isn't either")
+        raise reject("adapter_feature", f"{field} = {_short(value)}: {reason}")
+    if config.get("bias") not in (None, "none"):
+        raise reject("adapter_feature", f"bias = {_short(config['bias'])}: trained biases aren't supported")
+    start = config.get("init_lora_weights")
+    if not (start is None or isinstance(start, bool) or start in PLAIN_STARTS):
+        raise reject(
+            "adapter_feature",
+            f"init_lora_weights = {_short(start)}: it was trained against a changed base, and isn't supported as it "
+            "is. PEFT converts it: save_pretrained(…, path_initial_model_for_weight_conversion=…)",
+        )
+    rslora = config.get("use_rslora")
+    if not (rslora is None or isinstance(rslora, bool)):
+        raise _wrong("use_rslora", "true or false", rslora)
+    return PeftConfig(
+        rank=_rank("r", config.get("r", _RANK_DEFAULT)),
+        alpha=_alpha("lora_alpha", config.get("lora_alpha", _ALPHA_DEFAULT)),
+        rslora=bool(rslora),
+        ranks=Patterns("rank_pattern", {k: _rank(f"rank_pattern[{k!r}]", v) for k, v in _map(config, "rank_pattern")}),
+        alphas=Patterns(
+            "alpha_pattern", {k: _alpha(f"alpha_pattern[{k!r}]", v) for k, v in _map(config, "alpha_pattern")}
+        ),
+    )
+
+
+def _map(config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
+    value = config.get(field)
+    if value is None:
+        return []
+    if not isinstance(value, dict):
+        raise _wrong(field, "an object", value)
+    return list(value.items())
+
+
+def _rank(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _wrong(field, "an integer from 1", value)
+    return value
+
+
+def _alpha(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _wrong(field, "a finite number", value)
+    return float(value)
+
+
+def _wrong(field: str, wanted: str, value: Any) -> Exception:
+    return reject("adapter_config", f"{field} wants {wanted}, is {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,26 @@
+"""Refusals of adapters, by code.
+
+adapter_missing         no folder, or no config or tensors in it (or in a format that isn't read)
+adapter_file            a file that can't be read, is cut, or changed while it was read
+adapter_split           tensors in several files
+adapter_config          a field of adapter_config.json of the wrong type or value
+adapter_feature         a feature that isn't supported, named by its field or tensor
+adapter_added_tokens    tokens beyond the base's vocabulary
+adapter_tensor          a tensor that nothing in the base corresponds to, or that is there twice
+adapter_pair            A without B, or B without A
+adapter_dtype           a number type that isn't F32, F16 or BF16
+adapter_shape           a tensor that doesn't fit the base
+adapter_rank            a rank that differs from the config's
+adapter_rank_limit      a rank above --max-lora-rank
+adapter_not_finite      NaN or infinity
+adapter_no_effect       all its products are zero
+"""
+
+from __future__ import annotations
+
+from lorad.errors import AdapterRejected
+
+
+def reject(code: str, message: str) -> AdapterRejected:
+    """A refusal with one of the codes above; `load_adapter` adds the adapter's name."""
+    return AdapterRejected(message, code=code)

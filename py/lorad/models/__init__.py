@@ -1,0 +1,1 @@
+"""Base models: one file per architecture, and the weights files they are read from."""

@@ -1,0 +1,129 @@
+"""A base model in a GGUF file, mapped into memory; quantised tensors stay as they are.
+
+llama.cpp stores the rows of q and k of the Llama family interleaved (pairs of rotary halves side by side). They are put
+back into Hugging Face's order here, once, as whole rows of bytes: a block lies within a row, so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lorad.errors import ModelRejected
+from lorad.models.config import ModelConfig, config_from_gguf
+from lorad.models.files import file_digest
+from lorad.models.gguf_header import GgufHeader, TensorInfo, parse_header
+from lorad.models.rope import FactorRope
+from lorad.models.weights import RawTensor, check_names, check_shape
+
+_PLAIN = {"token_embd.weight": "embed", "output_norm.weight": "norm", "output.weight": "head"}
+_IN_LAYER = {
+    "attn_norm": "input_norm",
+    "ffn_norm": "post_norm",
+    "attn_q": "q_proj",
+    "attn_k": "k_proj",
+    "attn_v": "v_proj",
+    "attn_output": "o_proj",
+    "ffn_gate": "gate_proj",
+    "ffn_up": "up_proj",
+    "ffn_down": "down_proj",
+}
+_ROPE_FACTORS = "rope_freqs.weight"
+_ROPE_DERIVED = "attn_rot_embd"
+"""Rotary frequencies that old converters stored; they follow from theta."""
+
+
+class GgufWeights:
+    """A checked GGUF file; see `Weights`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        header, self._data = _map(self._path)
+        self.metadata = header.metadata
+        self._tensors: dict[str, TensorInfo] = {}
+        for name, info in header.tensors.items():
+            if name != _ROPE_FACTORS and not name.endswith(f"{_ROPE_DERIVED}.weight"):
+                self._tensors[_canonical(name)] = info
+        config = config_from_gguf(header.metadata, tied="head" not in self._tensors, name=self._path.stem)
+        if _ROPE_FACTORS in header.tensors:
+            config = _with_factors(config, self._raw(header.tensors[_ROPE_FACTORS]))
+        self._config = config
+        check_names(config, self._tensors)
+        for name, shape in config.shapes().items():
+            check_shape(name, self._tensors[name].shape, shape)
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's shape."""
+        return self._config
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the file."""
+        return file_digest(self._path)
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor with this canonical name, a view of the mapped file (q and k: a copy in the other row order)."""
+        tensor = self._raw(self._tensors[name])
+        if name.endswith(".q_proj"):
+            return _unpermuted(tensor, self._config.heads)
+        if name.endswith(".k_proj"):
+            return _unpermuted(tensor, self._config.kv_heads)
+        return tensor
+
+    def _raw(self, info: TensorInfo) -> RawTensor:
+        raw = self._data[info.begin : info.begin + info.bytes].reshape(-1, info.row_bytes)
+        return RawTensor(info.kind, raw, info.shape)
+
+
+def _map(path: Path) -> tuple[GgufHeader, NDArray[np.uint8]]:
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            header = parse_header(data)
+        # Copy on write: torch wants writable memory and nothing writes, so no page is ever copied.
+        return header, np.memmap(path, dtype=np.uint8, mode="c")
+    except OSError as error:
+        raise ModelRejected(f"the model file can't be read: {error.strerror}", code="model_file") from None
+    except ValueError as error:
+        # mmap refuses an empty file; strings that aren't UTF-8 are a ValueError too.
+        raise ModelRejected(f"{path.name} isn't a readable GGUF file: {error}", code="gguf_form") from None
+
+
+def _canonical(name: str) -> str:
+    if name in _PLAIN:
+        return _PLAIN[name]
+    parts = name.split(".")
+    if len(parts) == 4 and parts[0] == "blk" and parts[1].isascii() and parts[1].isdigit() and parts[3] == "weight":
+        known = _IN_LAYER.get(parts[2])
+        if known is not None and parts[1] == str(int(parts[1])):
+            return f"layers.{parts[1]}.{known}"
+    # Kept under its own name, which `check_names` then refuses.
+    return name
+
+
+def _unpermuted(tensor: RawTensor, heads: int) -> RawTensor:
+    """Rows [heads, half, 2] of llama.cpp back to [heads, 2, half]."""
+    rows, row_bytes = tensor.raw.shape
+    moved = tensor.raw.reshape(heads, rows // heads // 2, 2, row_bytes).swapaxes(1, 2)
+    return RawTensor(tensor.kind, np.ascontiguousarray(moved).reshape(rows, row_bytes), tensor.shape)
+
+
+def _with_factors(config: ModelConfig, tensor: RawTensor) -> ModelConfig:
+    factors = tensor.dequantize().reshape(-1).tolist()
+    if len(factors) != config.head_dim // 2 or not all(math.isfinite(factor) and factor > 0 for factor in factors):
+        raise ModelRejected(
+            f"{_ROPE_FACTORS} wants {config.head_dim // 2} positive factors, has {len(factors)}", code="model_shape"
+        )
+    if config.rope_scaling is not None:
+        raise ModelRejected(f"{_ROPE_FACTORS} beside a rope.scaling type isn't supported", code="model_feature")
+    return config.replace(rope_scaling=FactorRope(tuple(factors)))

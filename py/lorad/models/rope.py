@@ -1,0 +1,112 @@
+"""How a model stretches its rotary frequencies, from the config of either file format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from lorad.errors import ModelRejected
+
+
+class RopeScaling(Protocol):
+    """Changes the inverse frequencies of rotary embedding."""
+
+    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+        """`frequencies` f32 [head_dim / 2] as theta gives them; returns those to use."""
+
+
+@dataclass(frozen=True)
+class LinearRope:
+    """All positions squeezed by one factor."""
+
+    factor: float
+
+    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+        return frequencies / self.factor
+
+
+@dataclass(frozen=True)
+class Llama3Rope:
+    """Llama 3.1's scaling: low frequencies squeezed, high ones kept, those between blended."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+        # The same operations in the same order as transformers, so that the tables are equal bit for bit.
+        low_wavelength = self.original_context / self.low_freq_factor
+        high_wavelength = self.original_context / self.high_freq_factor
+        wavelength = 2 * math.pi / frequencies
+        scaled = torch.where(wavelength > low_wavelength, frequencies / self.factor, frequencies)
+        smooth = (self.original_context / wavelength - self.low_freq_factor) / (
+            self.high_freq_factor - self.low_freq_factor
+        )
+        blended = (1 - smooth) * scaled / self.factor + smooth * scaled
+        between = ~(wavelength < high_wavelength) & ~(wavelength > low_wavelength)
+        return torch.where(between, blended, scaled)
+
+
+@dataclass(frozen=True)
+class FactorRope:
+    """A divisor for each frequency, as llama.cpp's converter writes Llama 3.1's scaling (`rope_freqs.weight`)."""
+
+    factors: tuple[float, ...]
+
+    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+        return frequencies / torch.tensor(self.factors, dtype=torch.float32)
+
+
+def rope_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """Theta and scaling of a config.json, in transformers' old (`rope_scaling`) or new (`rope_parameters`) spelling."""
+    parameters = config.get("rope_parameters")
+    if parameters is None:
+        parameters = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
+    if not isinstance(parameters, Mapping):
+        raise ModelRejected(f"config.json: rope_parameters is {parameters!r}, wants an object", code="model_config")
+    try:
+        theta = float(parameters.get("rope_theta", 10000.0))
+        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        scaling: RopeScaling | None = None
+        if kind == "linear":
+            scaling = LinearRope(_positive(parameters, "factor"))
+        elif kind == "llama3":
+            scaling = Llama3Rope(
+                _positive(parameters, "factor"),
+                _positive(parameters, "low_freq_factor"),
+                _positive(parameters, "high_freq_factor"),
+                int(_positive(parameters, "original_max_position_embeddings")),
+            )
+        elif kind != "default":
+            raise ModelRejected(f"rotary scaling {kind!r} isn't supported", code="model_feature")
+        if float(parameters.get("partial_rotary_factor", 1.0)) != 1.0:
+            raise ModelRejected("partial_rotary_factor isn't supported", code="model_feature")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelRejected(f"config.json: rotary parameters: {error}", code="model_config") from None
+    return theta, scaling
+
+
+def rope_from_gguf(metadata: Mapping[str, Any], architecture: str) -> tuple[float, RopeScaling | None]:
+    """Theta and scaling of a GGUF file's keys; `rope_freqs.weight` is the reader's business."""
+    theta = float(metadata.get(f"{architecture}.rope.freq_base", 10000.0))
+    kind = metadata.get(f"{architecture}.rope.scaling.type", "none")
+    if kind == "none":
+        return theta, None
+    if kind == "linear":
+        factor = float(metadata.get(f"{architecture}.rope.scaling.factor", 0.0))
+        if not (factor > 0 and math.isfinite(factor)):
+            raise ModelRejected(f"GGUF: rope.scaling.factor is {factor}", code="model_config")
+        return theta, LinearRope(factor)
+    raise ModelRejected(f"rotary scaling {kind!r} isn't supported", code="model_feature")
+
+
+def _positive(parameters: Mapping[str, Any], name: str) -> float:
+    value = float(parameters[name])
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} is {value}")
+    return value

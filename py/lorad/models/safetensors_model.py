@@ -1,0 +1,146 @@
+"""A base model in a Hugging Face folder: config.json and one or several safetensors files, mapped into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lorad.errors import ModelRejected
+from lorad.models.config import ModelConfig, config_from_hf
+from lorad.models.files import file_digest
+from lorad.models.safetensors_file import FLOATS, Entry, read_header
+from lorad.models.weights import RawTensor, check_names, check_shape
+
+_PLAIN = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}
+_IN_LAYER = {
+    "input_layernorm": "input_norm",
+    "post_attention_layernorm": "post_norm",
+    **{f"self_attn.{name}": name for name in ("q_proj", "k_proj", "v_proj", "o_proj")},
+    **{f"mlp.{name}": name for name in ("gate_proj", "up_proj", "down_proj")},
+}
+_DERIVED = ".rotary_emb.inv_freq"
+"""Rotary frequencies that old versions stored; they follow from the config."""
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class SafetensorsWeights:
+    """A checked folder; see `Weights`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        raw = _json(self._path / "config.json")
+        config = config_from_hf(raw, str(raw.get("_name_or_path") or "") or self._path.resolve().name)
+        self._files = [self._path / name for name in _files(self._path)]
+        self._places: dict[str, tuple[NDArray[np.uint8], Entry]] = {}
+        for file in self._files:
+            self._add(file)
+        if config.tie_embeddings and "head" in self._places:
+            if not np.array_equal(self._bytes("head"), self._bytes("embed")):
+                raise ModelRejected(
+                    "config.json ties the output to the embedding, but lm_head.weight differs from it",
+                    code="model_tensor_unknown",
+                )
+            del self._places["head"]
+        check_names(config, self._places)
+        for name, shape in config.shapes().items():
+            entry = self._places[name][1]
+            check_shape(name, entry.shape, shape)
+            if entry.dtype not in FLOATS:
+                raise ModelRejected(f"tensor {name} of type {entry.dtype} can't be read", code="model_tensor_type")
+        self._config = config
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's shape."""
+        return self._config
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over the digests of config.json and of each weights file, by name."""
+        state = hashlib.sha256()
+        for file in sorted([self._path / "config.json", *self._files]):
+            state.update(f"{file_digest(file)}  {file.name}\n".encode())
+        return state.hexdigest()
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor with this canonical name, a view of the mapped file."""
+        entry = self._places[name][1]
+        rows = entry.shape[0] if len(entry.shape) == 2 else 1
+        return RawTensor(entry.dtype, self._bytes(name).reshape(rows, -1), entry.shape)
+
+    def _bytes(self, name: str) -> NDArray[np.uint8]:
+        data, entry = self._places[name]
+        return data[entry.begin : entry.end]
+
+    def _add(self, file: Path) -> None:
+        try:
+            with open(file, "rb") as opened:
+                entries = read_header(opened)
+                # Copy on write: torch wants writable memory and nothing writes, so no page is ever copied.
+                data = np.memmap(opened, dtype=np.uint8, mode="c")
+        except OSError as error:
+            raise ModelRejected(f"{file.name} can't be read: {error.strerror}", code="model_file") from None
+        except ValueError as error:
+            raise ModelRejected(
+                f"{file.name} isn't a readable safetensors file: {error}", code="safetensors_form"
+            ) from None
+        for key, entry in entries.items():
+            if key.endswith(_DERIVED):
+                continue
+            name = _canonical(key)
+            if name in self._places:
+                raise ModelRejected(f"tensor {key} is in two files", code="model_tensor_unknown")
+            self._places[name] = (data, entry)
+
+
+def _files(folder: Path) -> list[str]:
+    """The names of the weights files, as transformers finds them."""
+    if (folder / _SINGLE).is_file():
+        return [_SINGLE]
+    if not (folder / _INDEX).is_file():
+        others = sorted(file.name for pattern in ("*.bin", "*.pth", "*.pt") for file in folder.glob(pattern))
+        found = f"; {others[0]} is a pickle, which can run code: convert it to safetensors" if others else ""
+        raise ModelRejected(f"the model folder has no {_SINGLE}{found}", code="model_file", param="model")
+    placed = _json(folder / _INDEX).get("weight_map")
+    if not isinstance(placed, dict) or not placed:
+        raise ModelRejected(f"{_INDEX} has no weight_map", code="model_config")
+    names = sorted({str(name) for name in placed.values()})
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ModelRejected(f"{_INDEX} names {name!r}, which isn't in the folder", code="model_file")
+    return names
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        read = json.loads(file.read_bytes())
+    except OSError as error:
+        raise ModelRejected(f"{file.name} can't be read: {error.strerror}", code="model_file", param="model") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelRejected(f"{file.name} isn't JSON: {error}", code="model_config") from None
+    if not isinstance(read, dict):
+        raise ModelRejected(f"{file.name} isn't an object", code="model_config")
+    return read
+
+
+def _canonical(key: str) -> str:
+    if key in _PLAIN:
+        return _PLAIN[key]
+    parts = key.split(".")
+    if parts[:2] == ["model", "layers"] and parts[-1] == "weight" and parts[2].isascii() and parts[2].isdigit():
+        known = _IN_LAYER.get(".".join(parts[3:-1]))
+        if known is not None and parts[2] == str(int(parts[2])):
+            return f"layers.{parts[2]}.{known}"
+    # Kept under its own name, which `check_names` then refuses.
+    return key
