@@ -181,9 +181,9 @@ def unpack_base(layout: Layout) -> None:
             shutil.copyfileobj(member, out)
 
 
-def prepare(layout: Layout, step: str) -> None:
-    """One step of `prepare.py` with the Python that has torch."""
-    call([layout.peft_python, HERE / "prepare.py", step, "--dir", layout.root])
+def prepare(layout: Layout, script: str, *step: str) -> None:
+    """One of the scripts here with the Python that has torch."""
+    call([layout.peft_python, HERE / script, *step, "--dir", layout.root])
 
 
 def main() -> None:
@@ -216,10 +216,10 @@ def main() -> None:
     if "data" in parts:
         made = f"{pins.SMOLLM2} {ADAPTERS}"
         stamped(root, "base-gguf", pins.SMOLLM2, lambda: unpack_base(layout))
-        stamped(root, "base-hf", pins.SMOLLM2, lambda: prepare(layout, "base"))
-        stamped(root, "adapters", made, lambda: prepare(layout, "adapters"))
-        stamped(root, "reference", made, lambda: prepare(layout, "reference"))
-        stamped(root, "adapters-gguf", made, lambda: prepare(layout, "convert"))
+        stamped(root, "base-hf", pins.SMOLLM2, lambda: prepare(layout, "prepare.py", "base"))
+        stamped(root, "adapters", made, lambda: prepare(layout, "prepare.py", "adapters"))
+        stamped(root, "reference", made, lambda: prepare(layout, "prepare.py", "reference"))
+        stamped(root, "adapters-gguf", made, lambda: prepare(layout, "convert.py"))
     say("done")
 
 

@@ -2,18 +2,14 @@
 
 Run by `install.py` with the Python that has torch, transformers and peft:
 
-    python prepare.py base|adapters|reference|convert [--dir FOLDER]
+    python prepare.py base|adapters|reference [--dir FOLDER]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging as logging_of_python
-import os
-import runpy
 import sys
-from contextlib import redirect_stderr
 from pathlib import Path
 
 import torch
@@ -22,10 +18,13 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging
 
+from cases import TOLERANCE_LOGITS
 from layout import ADAPTERS, Layout, adapter_name
 from prompts import STREAMS_MAX, VARIANTS, prompt
 
 RANK = 16
+UP_SCALE = 0.1
+"""Large enough that each adapter answers each prompt in its own way, so that a mix-up shows."""
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 MLP = ("gate_proj", "up_proj", "down_proj")
 GGUF_NAMES = {
@@ -134,7 +133,7 @@ def make_adapters(layout: Layout) -> None:
                 block = "self_attn" if module in ATTENTION else "mlp"
                 stem = f"base_model.model.model.layers.{layer}.{block}.{module}"
                 down = torch.randn(RANK, n_in, generator=generator) / n_in**0.5
-                up = torch.randn(n_out, RANK, generator=generator) * 0.02
+                up = torch.randn(n_out, RANK, generator=generator) * UP_SCALE
                 tensors[f"{stem}.lora_A.weight"] = down.bfloat16()
                 tensors[f"{stem}.lora_B.weight"] = up.bfloat16()
         folder = layout.adapter(index)
@@ -146,13 +145,13 @@ def make_adapters(layout: Layout) -> None:
 
 @torch.inference_mode()
 def make_reference(layout: Layout) -> None:
-    """First greedy token, as text and with its lead in logits, for every prompt: base and own adapter."""
+    """What may come first after each prompt, on the base and on the stream's adapter, as text."""
     from peft import PeftModel
 
     tokenizer = AutoTokenizer.from_pretrained(layout.base_hf)
     base = AutoModelForCausalLM.from_pretrained(layout.base_hf, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, str(layout.adapter(0)), adapter_name=adapter_name(0)).eval()
-    firsts: dict[str, list[object]] = {}
+    firsts: dict[str, list[str]] = {}
     for stream in range(STREAMS_MAX):
         name = adapter_name(stream)
         if stream:
@@ -164,39 +163,21 @@ def make_reference(layout: Layout) -> None:
         adapted = model(ids, logits_to_keep=1).logits[:, -1]
         for kind, logits in (("base", plain), ("lora", adapted)):
             for variant, row in enumerate(logits):
-                best, second = row.topk(2).values.tolist()
-                text = tokenizer.decode([int(row.argmax())])
-                firsts[f"{kind}/{variant}/{stream}"] = [text, round(best - second, 4)]
+                near = (row >= row.max() - TOLERANCE_LOGITS).nonzero().flatten().tolist()
+                firsts[f"{kind}/{variant}/{stream}"] = [tokenizer.decode([token]) for token in near]
         print(f"\r  reference {stream + 1}/{STREAMS_MAX}", end="", flush=True)
     print()
     layout.reference.write_text(json.dumps(firsts, indent=0))
 
 
-def convert_adapters(layout: Layout) -> None:
-    """The adapters in llama.cpp's format, by its own script; f16, which its CPU kernels read fastest."""
-    script = str(layout.llama_source / "convert_lora_to_gguf.py")
-    sys.path.insert(0, str(layout.llama_source))
-    logging_of_python.disable(logging_of_python.INFO)
-    for index in range(ADAPTERS):
-        out = layout.adapter_gguf(index)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        words = ["--base", layout.base_hf, "--outtype", "f16", "--outfile", out, layout.adapter(index)]
-        sys.argv = [script, *map(str, words)]
-        with open(os.devnull, "w") as sink, redirect_stderr(sink):
-            runpy.run_path(script, run_name="__main__")
-        print(f"\r  converted {index + 1}/{ADAPTERS}", end="", flush=True)
-    print()
-
-
 def main() -> None:
-    """Does one of the four steps."""
+    """Does one of the three steps."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=["base", "adapters", "reference", "convert"])
+    parser.add_argument("step", choices=["base", "adapters", "reference"])
     parser.add_argument("--dir", default=None)
     options = parser.parse_args()
     logging.disable_progress_bar()
     steps = {"base": make_base, "adapters": make_adapters, "reference": make_reference}
-    steps["convert"] = convert_adapters
     steps[options.step](Layout.of(options.dir))
 
 
