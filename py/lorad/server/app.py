@@ -41,6 +41,9 @@ of a slow reader are kept here, and its pages are free as soon as the last one i
 
 STATS_SECONDS = 2.0
 
+EXACT_CHARACTERS = 1 << 18
+"""A text of up to this length is always tokenised, so that its refusal tells its exact number of tokens."""
+
 _CHAT_DEFAULTS = unsupported("chat")
 _COMPLETION_DEFAULTS = unsupported("completion")
 
@@ -172,7 +175,7 @@ class Front:
         """Refuses a text that is too long whatever its tokens are, before the work of finding them."""
         limit = self.handle.model.context_length
         at_least = characters // self.text.tokenizer.longest_token
-        if at_least >= limit:
+        if characters > EXACT_CHARACTERS and at_least >= limit:
             raise _too_long(param, f"at least {at_least}", 1, limit)
 
     def _fit(self, param: str, prompt: list[int], asked: int | None) -> int:

@@ -1,0 +1,465 @@
+"""What is refused, and how: every field by type, range and length, on both endpoints, the server well afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from lorad.server.fields import LENGTHS, RANGES, unsupported
+from serving import CONTEXT, VOCAB, Client, serving
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+OF_ENDPOINT = {CHAT: "chat", COMPLETIONS: "completion"}
+MESSAGES = [{"role": "user", "content": "hi"}]
+GOOD: dict[str, dict[str, Any]] = {
+    CHAT: {"model": "base", "messages": MESSAGES, "max_tokens": 5},
+    COMPLETIONS: {"model": "base", "prompt": "hi", "max_tokens": 5},
+}
+BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+
+TYPES: dict[str, Any] = {
+    "null": None,
+    "bool": True,
+    "int": 3,
+    "float": 0.5,
+    "string": "x",
+    "list": [],
+    "strings": ["x"],
+    "ids": [1],
+    "object": {},
+    "nested": [{"a": 1}],
+}
+"""A value of each JSON type."""
+
+ALLOWED = {
+    "model": {"string"},
+    "stream": {"null", "bool"},
+    "stream_options": {"null", "object"},
+    "max_tokens": {"null", "int"},
+    "max_completion_tokens": {"null", "int"},
+    "temperature": {"null", "int", "float"},
+    "top_p": {"null", "int", "float"},
+    "top_k": {"null", "int"},
+    "min_p": {"null", "int", "float"},
+    "seed": {"null", "int"},
+    "n": {"null", "int"},
+    "stop": {"null", "string", "list", "strings"},
+    "stop_token_ids": {"null", "list", "ids"},
+    "ignore_eos": {"null", "bool"},
+    "messages": {"list"},
+    "prompt": {"string", "list", "strings", "ids"},
+}
+LOGPROBS = {
+    CHAT: {"logprobs": {"null", "bool"}, "top_logprobs": {"null", "int"}},
+    COMPLETIONS: {"logprobs": {"null", "int"}},
+}
+ONLY = {CHAT: {"messages", "max_completion_tokens"}, COMPLETIONS: {"prompt"}}
+
+
+def fields_of(path: str) -> dict[str, set[str]]:
+    other = COMPLETIONS if path == CHAT else CHAT
+    return {**{name: kinds for name, kinds in ALLOWED.items() if name not in ONLY[other]}, **LOGPROBS[path]}
+
+
+def refused(answer: tuple[int, Any], field: str = "", status: int = 400) -> dict[str, Any]:
+    """An answer in OpenAI's error form that names the field."""
+    got, body = answer
+    assert got == status, body
+    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
+    error: dict[str, Any] = body["error"]
+    assert error["type"] and error["code"]
+    if field:
+        assert field in error["message"], error
+        assert error["param"] is not None and re.split(r"[.\[]", error["param"])[0] == re.split(r"[.\[]", field)[0], (
+            error
+        )
+    assert "Traceback" not in error["message"] and "/secret" not in error["message"]
+    return error
+
+
+def _first(path: str) -> str:
+    return re.split(r"[.\[]", path)[0]
+
+
+@BOTH
+async def test_wrong_types_name_the_field(path: str) -> None:
+    async with serving() as client:
+        for field, allowed in fields_of(path).items():
+            for kind, value in TYPES.items():
+                if kind not in allowed:
+                    refused(await client.post(path, **{**GOOD[path], field: value}), field)
+        assert client.engine.submitted == []
+        await client.alive()
+
+
+@BOTH
+async def test_integers_are_not_rounded(path: str) -> None:
+    async with serving() as client:
+        for field in ("max_tokens", "n", "seed", "top_k"):
+            for value in (1.5, 2.0, "3"):
+                refused(await client.post(path, **{**GOOD[path], field: value}), field)
+
+
+@BOTH
+async def test_numbers_out_of_range_name_field_limit_and_value(path: str) -> None:
+    async with serving() as client:
+        for field in fields_of(path):
+            if field not in RANGES or (path == CHAT and field == "logprobs"):
+                continue
+            low, high, above = RANGES[field]
+            whole = field not in ("temperature", "top_p", "min_p")
+            wrong: list[float] = [low - 1, high + 1, -1e30, 1e30] + ([low] if above else [])
+            for value in map(int, wrong) if whole else map(float, wrong):
+                more = {"logprobs": True} if field == "top_logprobs" else {}
+                error = refused(await client.post(path, **{**GOOD[path], **more, field: value}), field)
+                assert error["code"] == "field_range" and str(value) in error["message"], error
+                assert f"{high:g}" in error["message"] or str(int(high)) in error["message"]
+        await client.alive()
+
+
+@BOTH
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", '"NaN"', '"Infinity"'])
+async def test_what_is_no_finite_number(path: str, text: str) -> None:
+    async with serving() as client:
+        for field in ("temperature", "top_p", "min_p", "top_k", "max_tokens", "seed", "n"):
+            fields = b"".join(b'"%s":%s,' % (name.encode(), _json(value)) for name, value in GOOD[path].items())
+            body = b"{" + fields.replace(b'"max_tokens":5,', b"") + b'"%s":%s}' % (field.encode(), text.encode())
+            refused(await client.raw(path, body))
+        await client.alive()
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+@BOTH
+async def test_border_values_are_taken(path: str) -> None:
+    async with serving() as client:
+        for field, values in {
+            "temperature": [0, 1e-9, 2, 2.0],
+            "top_p": [1e-9, 1, 1.0],
+            "min_p": [0, 1],
+            "top_k": [-1, 0, 1, 1 << 20],
+            "seed": [-(1 << 63), 0, (1 << 63) - 1],
+            "n": [1, 128],
+            "stop": [[], "x", ["x"] * 16, "x" * 1024],
+            "stop_token_ids": [[], [0, VOCAB - 1], [1] * 64],
+        }.items():
+            for value in values:
+                status, body = await client.post(path, **{**GOOD[path], field: value})
+                assert status == 200, (field, value, body)
+        sampled = [request.sampling for request in client.engine.submitted]
+        assert sampled[0].temperature == sampled[1].temperature == 0.0, "so small a temperature is greedy"
+        assert all(0 <= sampling.seed < 1 << 64 for sampling in sampled)
+
+
+@BOTH
+async def test_lists_and_strings_too_long(path: str) -> None:
+    async with serving() as client:
+        for field, value in (
+            ("stop", ["x"] * 17),
+            ("stop", ["x"] * 10000),
+            ("stop", "x" * 1025),
+            ("stop", ["ok", "x" * 100_000]),
+            ("stop", ""),
+            ("stop", ["a", ""]),
+            ("stop_token_ids", [1] * 2000),
+        ):
+            error = refused(await client.post(path, **{**GOOD[path], field: value}), field)
+            assert error["code"] == "field_length"
+        assert LENGTHS["stop"] == 16 and LENGTHS["stop[]"] == 1024 and LENGTHS["stop_token_ids"] == 64
+        await client.alive()
+
+
+@BOTH
+@pytest.mark.parametrize("wrong", [VOCAB, VOCAB + 1000, -1, 2**40, -(2**40), 2**70])
+async def test_token_ids_out_of_the_vocabulary(path: str, wrong: int) -> None:
+    async with serving() as client:
+        refused(await client.post(path, **{**GOOD[path], "stop_token_ids": [1, wrong]}), "stop_token_ids[1]")
+        if path == COMPLETIONS:
+            refused(await client.post(path, **{**GOOD[path], "prompt": [1, wrong]}), "prompt[1]")
+            refused(await client.post(path, **{**GOOD[path], "prompt": [[1], [2, wrong]]}), "prompt[1][1]")
+        await client.alive()
+
+
+@BOTH
+async def test_unknown_fields_are_all_named(path: str) -> None:
+    async with serving() as client:
+        error = refused(await client.post(path, **{**GOOD[path], "temprature": 1, "frequency": 2}), "temprature")
+        assert "'frequency'" in error["message"]
+        error = refused(await client.post(path, **{**GOOD[path], **{f"x{i}": 1 for i in range(1000)}}), "x0")
+        assert "990 more" in error["message"] and len(error["message"]) < 2000
+        error = refused(await client.post(path, **{**GOOD[path], "y" * 100_000: 1}))
+        assert len(error["message"]) < 500
+        refused(await client.post(path, **{**GOOD[path], "stream": True, "stream_options": {"usage": True}}))
+
+
+async def test_unknown_fields_inside_messages() -> None:
+    async with serving() as client:
+        error = refused(await client.post(CHAT, **{**GOOD[CHAT], "messages": [{**MESSAGES[0], "mood": "good"}]}))
+        assert error["param"] == "messages[0].mood"
+
+
+@BOTH
+async def test_fields_not_supported_yet_are_taken_at_their_defaults_only(path: str) -> None:
+    async with serving() as client:
+        for field, accepted in unsupported(OF_ENDPOINT[path]).items():
+            for value in accepted:
+                status, body = await client.post(path, **{**GOOD[path], field: value})
+                assert status == 200, (field, value, body)
+            for value in (7, "other", [1], {"a": 1}, True not in accepted):
+                if not any(value == default and type(value) is type(default) for default in accepted):
+                    error = refused(await client.post(path, **{**GOOD[path], field: value}), field)
+                    assert error["code"] == "unsupported_field"
+        # 1 is not true, and 0 is not false.
+        if path == COMPLETIONS:
+            refused(await client.post(path, **{**GOOD[path], "echo": 0}), "echo")
+            refused(await client.post(path, **{**GOOD[path], "best_of": True}), "best_of")
+        await client.alive()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"   ",
+        b"{",
+        b'{"model": "base",}',
+        b"{'model': 'base'}",
+        b'{"model": "base"} x',
+        b'{"model": "\xff"}',
+        b'{"model": "\\ud800", "prompt": "x", "messages": []}',
+        b"\xef\xbb\xbf{}",
+        b"[" * 200 + b"]" * 200,
+        b'{"model": ' + b"[" * 200 + b"]" * 200 + b"}",
+        b'{"model": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"a": ' + b'{"a":' * 100_000,
+        b'{"model": "base", "model": "devil", "prompt": "x"}',
+        b'{"model": "base", "m\\u006fdel": "devil", "prompt": "x"}',
+        b'{"model": "base", "messages": [{"role": "user", "role": "system", "content": "x"}]}',
+        b"[]",
+        b"[1]",
+        b"true",
+        b"null",
+        b"123",
+        b'"x"',
+        b"{}",
+        b"\x00",
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+async def test_bodies_that_are_no_request(path: str, body: bytes) -> None:
+    async with serving() as client:
+        refused(await client.raw(path, body))
+        assert client.engine.submitted == []
+        await client.alive()
+
+
+@BOTH
+async def test_content_types(path: str) -> None:
+    async with serving() as client:
+        body = _json(GOOD[path])
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "json", "*"):
+            refused(await client.raw(path, body, {"Content-Type": kind}))
+        for kind in ("application/json", "application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"):
+            assert (await client.raw(path, body, {"Content-Type": kind}))[0] == 200
+
+
+@BOTH
+async def test_a_body_that_is_too_long(path: str) -> None:
+    async with serving(body_bytes_max=4096) as client:
+        error = refused(await client.raw(path, b" " * 5000), status=413)
+        assert "4096" in error["message"]
+        await client.alive()
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["nobody", "Devil", "devil ", " devil", "devi", "base ", "org/name", "*", "x" * 5000])
+async def test_unknown_models_are_404(path: str, name: str) -> None:
+    async with serving() as client:
+        error = refused(await client.post(path, **{**GOOD[path], "model": name}), status=404)
+        assert error["param"] == "model" and error["code"] == "model_not_found" and name[:200] in error["message"]
+        assert client.engine.submitted == []
+
+
+@BOTH
+async def test_a_model_must_be_named(path: str) -> None:
+    async with serving() as client:
+        refused(await client.post(path, **{**GOOD[path], "model": ""}), "model")
+        without = {name: value for name, value in GOOD[path].items() if name != "model"}
+        refused(await client.post(path, **without), "model")
+
+
+@BOTH
+async def test_required_fields(path: str) -> None:
+    async with serving() as client:
+        refused(await client.post(path, model="base"), "messages" if path == CHAT else "prompt")
+
+
+async def test_conversations_that_cant_be_rendered() -> None:
+    async with serving() as client:
+        for messages in (
+            [],
+            [{"role": "user"}],
+            [{"role": "user", "content": None}],
+            [{"role": "user", "content": 1}],
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+            [{"role": "user", "content": [{"type": "text"}]}],
+            [{"role": "user", "content": ["x"]}],
+            [{"role": "robot", "content": "x"}],
+            [{"role": "tool", "content": "x", "tool_call_id": "1"}],
+            [{"content": "x"}],
+            [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
+            [{"role": "user", "content": "boom"}],
+            ["x"],
+            [None],
+            [{"role": "user", "content": "x"}] * 4097,
+        ):
+            refused(await client.post(CHAT, model="base", messages=messages), "messages")
+        assert client.engine.submitted == []
+        for messages in (
+            [{"role": "user", "content": ""}],
+            [{"role": "user", "content": []}],
+            [{"role": "developer", "content": "x"}],
+            [{"role": "assistant", "content": "x", "tool_calls": [], "refusal": None}],
+            [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+        ):
+            assert (await client.post(CHAT, model="base", messages=messages, max_tokens=3))[0] == 200
+        assert client.engine.submitted[-1].prompt[1:-1] == list(b"user:a\nb")
+        assert client.engine.submitted[-3].prompt[1:-1] == list(b"system:x")
+
+
+async def test_prompts_of_all_forms() -> None:
+    async with serving() as client:
+        for prompt in (
+            "",
+            [],
+            [[]],
+            [""],
+            ["x", 1],
+            [1, "x"],
+            [[1], "x"],
+            [["x"]],
+            [[1], []],
+            [None],
+            [1.0],
+            {},
+            ["x"] * 1025,
+        ):
+            refused(await client.post(COMPLETIONS, model="base", prompt=prompt), "prompt")
+        for prompt, texts in (
+            ("ab", ["ab"]),
+            (["ab"], ["ab"]),
+            (["ab", "c"], ["ab", "c"]),
+            ([97, 98], ["ab"]),
+            ([[97], [98, 99]], ["a", "bc"]),
+        ):
+            status, answer = await client.post(COMPLETIONS, model="base", prompt=prompt)
+            assert status == 200 and [choice["text"] for choice in answer["choices"]] == texts
+            assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
+
+
+@BOTH
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("model", ["base", "devil"])
+async def test_the_context_is_a_documented_border(path: str, stream: bool, model: str) -> None:
+    async with serving() as client:
+
+        def sized(tokens: int, **more: Any) -> dict[str, Any]:
+            fields = {"model": model, "stream": stream, **more}
+            if path == COMPLETIONS:
+                return {**fields, "prompt": [97] * tokens}
+            return {**fields, "messages": [{"role": "user", "content": "a" * (tokens - len("<user:<"))}]}
+
+        async def ask(**fields: Any) -> tuple[int, Any]:
+            async with client.session.post(client.address + path, data=_json(fields), headers=JSON) as response:
+                raw = await response.read()
+                return response.status, msgspec.json.decode(raw) if response.status != 200 else raw
+
+        for tokens in (CONTEXT - 1, CONTEXT - 2):
+            assert (await ask(**sized(tokens, max_tokens=1)))[0] == 200
+        for tokens, asked in ((CONTEXT, 1), (CONTEXT + 1, 1), (CONTEXT * 10, 1), (CONTEXT - 2, 3), (10, CONTEXT)):
+            error = refused(
+                await ask(**sized(tokens, max_tokens=asked)), "prompt" if path == COMPLETIONS else "messages"
+            )
+            assert error["code"] == "context_length_exceeded"
+            assert str(tokens) in error["message"] and str(CONTEXT) in error["message"]
+        await client.alive()
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_a_very_long_text_is_refused_before_it_is_tokenised() -> None:
+    async with serving() as client:
+        error = refused(await client.post(COMPLETIONS, model="base", prompt="a" * 1_000_000), "prompt")
+        assert "at least" in error["message"]
+        refused(
+            await client.post(CHAT, model="base", messages=[{"role": "user", "content": "a" * 1_000_000}]), "messages"
+        )
+
+
+async def test_how_many_tokens_when_nobody_says() -> None:
+    async with serving() as client:
+        client.engine.script = lambda request: [97] * 1000
+        _, answer = await client.post(CHAT, model="base", messages=MESSAGES)
+        usage = answer["usage"]
+        assert usage["total_tokens"] == CONTEXT and answer["choices"][0]["finish_reason"] == "length"
+        _, answer = await client.post(COMPLETIONS, model="base", prompt="x")
+        assert answer["usage"]["completion_tokens"] == 16
+        refused(await client.post(COMPLETIONS, model="base", prompt="x", max_tokens=0), "max_tokens")
+
+
+async def test_fields_that_need_or_contradict_each_other() -> None:
+    async with serving() as client:
+        chat = GOOD[CHAT]
+        refused(await client.post(CHAT, **chat, top_logprobs=2), "top_logprobs")
+        refused(await client.post(CHAT, **chat, logprobs=False, top_logprobs=0), "top_logprobs")
+        refused(await client.post(CHAT, **chat, max_completion_tokens=6), "max_completion_tokens")
+        refused(await client.post(CHAT, **chat, stream_options={"include_usage": True}), "stream_options")
+        options = {"include_obfuscation": True}
+        refused(
+            await client.post(CHAT, **chat, stream=True, stream_options=options), "stream_options.include_obfuscation"
+        )
+        assert (await client.post(CHAT, **chat, max_completion_tokens=5))[0] == 200
+
+
+async def test_a_hundred_unknown_adapters_disturb_nobody() -> None:
+    async with serving() as client:
+        client.engine.auto = False
+        client.engine.script = lambda request: [97] * 50
+        stream = asyncio.create_task(client.stream(COMPLETIONS, model="devil", prompt="x", max_tokens=50))
+        while not client.engine.running:
+            await asyncio.sleep(0.001)
+        answers = await asyncio.gather(*(client.post(COMPLETIONS, model=f"devil{i}", prompt="x") for i in range(100)))
+        assert {status for status, _ in answers} == {404}
+        for _ in range(60):
+            client.engine.step()
+        assert (await stream).count(b'"text":"a"') == 50
+
+
+async def test_routes_and_methods_that_dont_exist() -> None:
+    async with serving() as client:
+        assert isinstance(client, Client)
+        for method, path, status in (
+            ("GET", "/", 404),
+            ("GET", "/v1", 404),
+            ("POST", "/v1/models", 405),
+            ("GET", "/v1/chat/completions", 405),
+            ("DELETE", "/v1/completions", 405),
+            ("POST", "/v1/completions/", 404),
+            ("POST", "//v1/completions", 404),
+            ("GET", "/v1/models/nobody", 404),
+            ("POST", "/v1/embeddings", 404),
+            ("GET", "/v1/models/..%2f..%2fetc%2fpasswd", 404),
+        ):
+            async with client.session.request(method, client.address + path) as response:
+                refused((response.status, await response.json()), status=status)
+                assert response.headers["Server"] == "lorad"
+                if status == 405:
+                    assert response.headers["Allow"]
