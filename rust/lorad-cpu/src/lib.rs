@@ -1,1 +1,30 @@
-//! CPU operators of lorad.
+//! CPU operators of lorad: batched LoRA, paged attention, quantised matrix products and what surrounds them.
+//!
+//! Every operator takes a [`Cpu`] (thread pool and instruction level) and plain slices; activations are f32. Each has a
+//! scalar twin, which is its definition in Rust, and an AVX2 path in [`simd`]. What a row gets doesn't depend on the
+//! other rows of the call nor on the number of threads: sums run in an order fixed by the row's own data.
+//!
+//! `unsafe` lives in [`simd`] (intrinsics), [`pool`] (a borrowed closure crosses threads) and [`shared`] (parts of one
+//! buffer are handed to several threads); an operator that takes such a part says why nobody else has it.
+#![deny(unsafe_code)]
+
+pub mod activation;
+pub mod attention;
+pub mod cpu;
+pub mod embed;
+pub mod error;
+pub mod kv;
+pub mod lora;
+pub mod norm;
+pub mod number;
+pub mod pool;
+pub mod quant;
+pub mod rope;
+pub mod sample;
+pub mod shared;
+pub mod simd;
+pub mod table;
+
+pub use cpu::{Cpu, Level};
+pub use error::OpError;
+pub use lorad_blocks::layout::Element;

@@ -1,0 +1,222 @@
+//! Paged attention: decode and chunked prefill in one call, straight from the pages.
+//!
+//! Online softmax over blocks of keys at absolute positions, so a token's result doesn't depend on how its prompt was
+//! cut into chunks, nor on the other rows. Work is cut by (row, kv head, tile of queries); a tile takes the query heads
+//! that share the kv head together, so K and V are read once for them.
+#![allow(unsafe_code)] // tiles write disjoint parts of `out`
+
+use std::cell::RefCell;
+
+use crate::cpu::{Cpu, Level};
+use crate::error::{length, require};
+use crate::kv::{KvGeometry, PageTable};
+use crate::number::Number;
+use crate::shared::{Arena, Parts};
+use crate::{with_number, OpError};
+
+/// Queries of a tile: (token, head) pairs.
+pub const TILE_QUERIES: usize = 12;
+/// Keys of a softmax block, if a page isn't larger.
+pub const BLOCK_KEYS: usize = 64;
+
+/// Rows of the step.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// `[rows]` line of the page table.
+    pub line: &'a [i32],
+    /// `[rows]` tokens in the pages before this step.
+    pub start: &'a [i32],
+    /// `[rows + 1]` where the row's new tokens begin.
+    pub offset: &'a [i32],
+}
+
+/// A tile of queries against the keys of one kv head.
+pub struct Tile<'a> {
+    /// f32 `[queries, head_dim]`, scaled.
+    pub q: &'a [f32],
+    /// `[queries]` keys that each query sees, ascending, at least 1.
+    pub seen: &'a [usize],
+    /// Pages of the line, enough for the last query.
+    pub pages: &'a [i32],
+    /// The page arena.
+    pub arena: &'a Arena<'a>,
+    /// Geometry of the pages.
+    pub geometry: KvGeometry,
+    /// Where K begins in a page.
+    pub key_offset: usize,
+}
+
+impl Tile<'_> {
+    /// Keys of a softmax block: whole pages.
+    pub fn block_keys(&self) -> usize {
+        (BLOCK_KEYS / self.geometry.page_tokens).max(1) * self.geometry.page_tokens
+    }
+
+    /// K `[head_dim, token]` and V `[token, head_dim]` of the line's page `column`.
+    pub fn key_value(&self, column: usize) -> (&[u8], &[u8]) {
+        let (page, bytes) = (self.pages[column] as usize, self.geometry.block_bytes());
+        // SAFETY: the pages belong to this row, and its K and V were written before attention began.
+        unsafe {
+            (
+                self.arena.read(page, self.key_offset, bytes),
+                self.arena.read(page, self.key_offset + self.geometry.value_bytes(), bytes),
+            )
+        }
+    }
+}
+
+/// What a tile keeps while it walks over the keys; reused from tile to tile.
+#[derive(Default)]
+pub struct State {
+    /// Scaled queries.
+    q: Vec<f32>,
+    /// f32 `[queries, block_keys]`.
+    pub scores: Vec<f32>,
+    /// f32 `[queries, head_dim]`: Σ exp(score − max) · v.
+    pub acc: Vec<f32>,
+    /// `[queries]`: Σ exp(score − max).
+    pub sum: [f32; TILE_QUERIES],
+    /// `[queries]`.
+    pub max: [f32; TILE_QUERIES],
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+struct Item {
+    row: usize,
+    head: usize,
+    /// First query, counted token by token, within a token head by head.
+    begin: usize,
+    end: usize,
+}
+
+/// Causal attention of the step's tokens over their rows' pages.
+///
+/// `out` f32 `[n, heads · head_dim]`; `q` f32 `[n, q_width]`, heads in the first columns. The K and V of the step's own
+/// tokens are in the pages already.
+pub fn paged_attention(
+    cpu: &Cpu,
+    out: &mut [f32],
+    q: &[f32],
+    q_width: usize,
+    arena: &Arena<'_>,
+    geometry: KvGeometry,
+    layer: usize,
+    table: PageTable<'_>,
+    rows: Rows<'_>,
+    heads: usize,
+    scale: f32,
+) -> Result<(), OpError> {
+    geometry.check(arena, layer)?;
+    let (head_dim, kv_heads) = (geometry.head_dim, geometry.kv_heads);
+    require(heads > 0 && heads % kv_heads == 0, "heads must be a multiple of kv_heads", heads)?;
+    let shared = heads / kv_heads;
+    let width = heads * head_dim;
+    require(q_width >= width, "q must have all heads: width", q_width)?;
+    let n = q.len() / q_width;
+    length("q", n * q_width, q.len())?;
+    length("out", n * width, out.len())?;
+    let count = rows.line.len();
+    length("row_start", count, rows.start.len())?;
+    length("row_offset", count + 1, rows.offset.len())?;
+
+    let (mut items, mut costs, mut row_pages) = (Vec::new(), Vec::new(), Vec::with_capacity(count));
+    for row in 0..count {
+        let (begin, end, start) = (rows.offset[row], rows.offset[row + 1], rows.start[row]);
+        let fits = 0 <= begin && begin <= end && end as usize <= n && start >= 0;
+        require(fits, "row_offset must ascend within n and row_start be positive: row", row)?;
+        let tokens = (end - begin) as usize;
+        let keys = start as usize + tokens;
+        row_pages.push(table.pages(rows.line[row], keys.div_ceil(geometry.page_tokens), arena)?);
+        for head in 0..kv_heads {
+            for first in (0..tokens * shared).step_by(TILE_QUERIES) {
+                let last = (tokens * shared).min(first + TILE_QUERIES);
+                costs.push((start as usize + last.div_ceil(shared) + 16) * (last - first + 2));
+                items.push(Item { row, head, begin: first, end: last });
+            }
+        }
+    }
+    let out = Parts::new(out);
+    let pages = &row_pages;
+    let run = |item: &Item, state: &mut State| {
+        let first_token = rows.offset[item.row] as usize;
+        let column = |query: usize| (item.head * shared + query % shared) * head_dim;
+        let queries = item.end - item.begin;
+        let mut seen = [0; TILE_QUERIES];
+        state.q.clear();
+        for (query, seen) in (item.begin..item.end).zip(&mut seen) {
+            let token = query / shared;
+            *seen = rows.start[item.row] as usize + token + 1;
+            let q = &q[(first_token + token) * q_width + column(query)..][..head_dim];
+            state.q.extend(q.iter().map(|q| q * scale));
+        }
+        let q = std::mem::take(&mut state.q);
+        let key_offset = geometry.key_offset(layer, item.head);
+        let tile =
+            Tile { q: &q, seen: &seen[..queries], pages: pages[item.row], arena, geometry, key_offset };
+        state.scores.resize((TILE_QUERIES * tile.block_keys()).max(state.scores.len()), 0.0);
+        state.acc.clear();
+        state.acc.resize(queries * head_dim, 0.0);
+        state.sum = [0.0; TILE_QUERIES];
+        state.max = [f32::NEG_INFINITY; TILE_QUERIES];
+        let whole = geometry.page_tokens % 8 == 0 && head_dim % 8 == 0;
+        with_number!(geometry.element, N => match cpu.level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(avx2) if whole => avx2.attend::<N>(&tile, state),
+            _ => attend_scalar::<N>(&tile, state),
+        });
+        for (index, query) in (item.begin..item.end).enumerate() {
+            let at = (first_token + query / shared) * width + column(query);
+            // SAFETY: each (token, head) is in one item.
+            let out = unsafe { out.part(at, head_dim) };
+            let factor = 1.0 / state.sum[index];
+            for (out, acc) in out.iter_mut().zip(&state.acc[index * head_dim..]) {
+                *out = acc * factor;
+            }
+        }
+        state.q = q;
+    };
+    cpu.pool.run_balanced(&costs, &|range| {
+        STATE.with_borrow_mut(|state| items[range].iter().for_each(|item| run(item, state)));
+    });
+    Ok(())
+}
+
+/// `acc[q] = Σ_k exp(q·k − max) v`, `sum[q] = Σ_k exp(q·k − max)`, over the keys that q sees.
+pub fn attend_scalar<N: Number>(tile: &Tile<'_>, state: &mut State) {
+    let KvGeometry { page_tokens, head_dim, .. } = tile.geometry;
+    let block = tile.block_keys();
+    for (query, &seen) in tile.seen.iter().enumerate() {
+        let q = &tile.q[query * head_dim..][..head_dim];
+        let acc = &mut state.acc[query * head_dim..][..head_dim];
+        let (mut max, mut sum) = (f32::NEG_INFINITY, 0f32);
+        for begin in (0..seen).step_by(block) {
+            let scores = &mut state.scores[..block.min(seen - begin)];
+            for (key, score) in scores.iter_mut().enumerate() {
+                let (k, _) = tile.key_value((begin + key) / page_tokens);
+                let slot = (begin + key) % page_tokens;
+                *score = q.iter().enumerate().map(|(d, q)| q * N::get(k, d * page_tokens + slot)).sum();
+            }
+            // A NaN score is kept by exp and so by the sum.
+            let new_max = scores.iter().copied().fold(max, f32::max);
+            if new_max > max {
+                let factor = (max - new_max).exp();
+                sum *= factor;
+                acc.iter_mut().for_each(|acc| *acc *= factor);
+                max = new_max;
+            }
+            for (key, score) in scores.iter().enumerate() {
+                let weight = (score - max).exp();
+                sum += weight;
+                let (_, v) = tile.key_value((begin + key) / page_tokens);
+                let slot = (begin + key) % page_tokens;
+                for (d, acc) in acc.iter_mut().enumerate() {
+                    *acc += weight * N::get(v, slot * head_dim + d);
+                }
+            }
+        }
+        (state.max[query], state.sum[query]) = (max, sum);
+    }
+}

@@ -1,0 +1,364 @@
+//! Batched LoRA over rank tiles: `y += scale · (x · Aᵀ) · B`, for many adapters of any rank in one call.
+//!
+//! Two phases over one work list. Shrink computes s `[tokens, rank]` for each (unit, module), cut by rank tiles; expand
+//! adds s·B to y, cut by columns. A unit is a run of at most [`UNIT_TOKENS`] tokens of one group, so an adapter's A and
+//! B are read once a step, not once a token. Modules given together share their input x.
+#![allow(unsafe_code)] // tasks write disjoint parts of s and y
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use lorad_blocks::layout::{Chunk, Span, TILE_ROWS};
+
+use crate::cpu::{Cpu, Level};
+use crate::error::{index, length, require};
+use crate::shared::{Arena, Parts};
+use crate::table::{AdapterTable, Slot};
+use crate::{with_number, OpError};
+
+/// Tokens that a task computes at once at most.
+pub const UNIT_TOKENS: usize = 32;
+/// What reading a weight costs beside multiplying it by one token's value.
+const READ_COST: usize = 4;
+/// Columns by which expand is cut: two cache lines of bf16.
+const COLUMN_STEP: usize = 64;
+
+/// Token ranges by adapter, as the plan has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Groups<'a> {
+    /// `[groups]` slot of the table.
+    pub slot: &'a [i32],
+    /// `[groups]` tag that the slot must have.
+    pub tag: &'a [i32],
+    /// `[groups]` first token; groups are in ascending order.
+    pub begin: &'a [i32],
+    /// `[groups]` one past the last token.
+    pub end: &'a [i32],
+}
+
+/// A chunk of A and how it meets x and s.
+#[derive(Clone, Copy, Debug)]
+pub struct ShrinkChunk<'a> {
+    /// `[rows, len]`.
+    pub weights: &'a [u8],
+    /// Rank rows.
+    pub rows: usize,
+    /// Columns.
+    pub len: usize,
+    /// Rows of x and s.
+    pub tokens: usize,
+    /// Elements between rows of x.
+    pub x_stride: usize,
+    /// Elements between rows of s.
+    pub s_stride: usize,
+    /// Add to s (a later chunk of a cut row) or set it.
+    pub add: bool,
+}
+
+/// A chunk of B and how it meets s and y.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpandChunk<'a> {
+    /// From the first wanted column; rows are `stride` elements apart.
+    pub weights: &'a [u8],
+    /// Rank rows.
+    pub rows: usize,
+    /// Elements between rows of B.
+    pub stride: usize,
+    /// Columns wanted.
+    pub columns: usize,
+    /// Rows of s and y.
+    pub tokens: usize,
+    /// `[tokens, rows]`: scale · s.
+    pub coefficients: &'a [f32],
+    /// Elements between rows of `coefficients`.
+    pub coefficient_stride: usize,
+    /// Elements between rows of y.
+    pub y_stride: usize,
+}
+
+/// `s[t, j] (+)= Σ_i x[t, i] · weights[j, i]`.
+pub fn shrink_scalar<N: crate::number::Number>(chunk: &ShrinkChunk<'_>, x: &[f32], s: &mut [f32]) {
+    for t in 0..chunk.tokens {
+        let x = &x[t * chunk.x_stride..][..chunk.len];
+        for j in 0..chunk.rows {
+            let row = &chunk.weights[j * chunk.len * N::SIZE..][..chunk.len * N::SIZE];
+            let sum: f32 = x.iter().enumerate().map(|(i, x)| x * N::get(row, i)).sum();
+            let to = &mut s[t * chunk.s_stride + j];
+            *to = if chunk.add { *to + sum } else { sum };
+        }
+    }
+}
+
+/// `y[t, c] += Σ_j coefficients[t, j] · weights[j, c]`; y's row t begins at `y_begin + t · y_stride`.
+///
+/// # Safety
+/// Nobody else may use these columns of y's rows meanwhile.
+pub unsafe fn expand_scalar<N: crate::number::Number>(
+    chunk: &ExpandChunk<'_>,
+    y: &Parts<'_, f32>,
+    y_begin: usize,
+) {
+    for t in 0..chunk.tokens {
+        // SAFETY: the caller's promise.
+        let y = unsafe { y.part(y_begin + t * chunk.y_stride, chunk.columns) };
+        for j in 0..chunk.rows {
+            let coefficient = chunk.coefficients[t * chunk.coefficient_stride + j];
+            let row = &chunk.weights[j * chunk.stride * N::SIZE..];
+            for (c, y) in y.iter_mut().enumerate() {
+                *y += coefficient * N::get(row, c);
+            }
+        }
+    }
+}
+
+/// One adapter's module for a run of tokens.
+struct Unit<'a> {
+    slot: &'a Slot,
+    span: &'a Span,
+    tokens: Range<usize>,
+    /// Where its columns of y begin.
+    column: usize,
+    /// Where its s begins: for each tile `[tokens, rows]`, so that tasks own contiguous parts.
+    s_begin: usize,
+}
+
+impl Unit<'_> {
+    fn rank(&self) -> usize {
+        self.span.shape.rank as usize
+    }
+
+    fn cost(&self, width: usize) -> usize {
+        self.rank() * width * (READ_COST + self.tokens.len())
+    }
+}
+
+/// A part of a unit: rank rows for shrink, columns for expand.
+struct Task {
+    unit: usize,
+    range: Range<usize>,
+}
+
+/// Work lists and s, kept from call to call.
+#[derive(Default)]
+struct Scratch {
+    s: Vec<f32>,
+    tasks: [Vec<Task>; 2],
+    costs: [Vec<usize>; 2],
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Adds every group's adapter to y.
+///
+/// `y` f32 `[n, y_width]`: module i of `modules` adds to columns `offsets[i] ..`; `x` f32 `[n, in_features]`. Returns
+/// the groups whose tag isn't their slot's: their rows of y are NaN.
+pub fn lora(
+    cpu: &Cpu,
+    y: &mut [f32],
+    y_width: usize,
+    x: &[f32],
+    in_features: usize,
+    arena: &Arena<'_>,
+    table: &AdapterTable,
+    layer: u32,
+    modules: &[u32],
+    offsets: &[usize],
+    groups: Groups<'_>,
+) -> Result<Vec<usize>, OpError> {
+    require(in_features > 0 && y_width > 0, "x and y need columns", in_features.min(y_width))?;
+    let n = x.len() / in_features;
+    length("x", n * in_features, x.len())?;
+    length("y", n * y_width, y.len())?;
+    length("offsets", modules.len(), offsets.len())?;
+    let count = groups.slot.len();
+    length("group_tag", count, groups.tag.len())?;
+    length("group_begin", count, groups.begin.len())?;
+    length("group_end", count, groups.end.len())?;
+
+    let (mut units, mut wrong, mut s_len, mut last) = (Vec::new(), Vec::new(), 0, 0);
+    for group in 0..count {
+        let slot = index("group_slot", groups.slot[group], table.len())?;
+        let begin = index("group_begin", groups.begin[group], n + 1)?;
+        let end = index("group_end", groups.end[group], n + 1)?;
+        require(last <= begin && begin <= end, "groups must be ascending and disjoint: group", group)?;
+        last = end;
+        let slot = match table.get(slot) {
+            Some(slot) if slot.tag() == groups.tag[group] as u32 => slot,
+            _ => {
+                wrong.push(group);
+                continue;
+            }
+        };
+        let mut column_end = 0;
+        for (&module, &column) in modules.iter().zip(offsets) {
+            let Some(span) = slot.span(layer, module) else { continue };
+            length("in_features of the adapter", in_features, span.shape.in_features as usize)?;
+            let room = y_width.saturating_sub(column);
+            require(span.shape.out_features as usize <= room, "y is too narrow for module", module as usize)?;
+            require(column_end <= column, "offsets must be ascending and modules disjoint: column", column)?;
+            column_end = column + span.shape.out_features as usize;
+            let page_max = slot.page_max();
+            require(page_max < arena.pages(), "arena: an adapter's page is out of range", page_max)?;
+            require(
+                arena.page_bytes() == slot.layout().page_bytes(),
+                "arena: other pages",
+                arena.page_bytes(),
+            )?;
+            for first in (begin..end).step_by(UNIT_TOKENS) {
+                let tokens = first..end.min(first + UNIT_TOKENS);
+                let s_begin = s_len;
+                s_len += tokens.len() * span.shape.rank as usize;
+                units.push(Unit { slot, span, tokens, column, s_begin });
+            }
+        }
+    }
+    for &group in &wrong {
+        y[groups.begin[group] as usize * y_width..groups.end[group] as usize * y_width].fill(f32::NAN);
+    }
+    if units.is_empty() {
+        return Ok(wrong);
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.s.len() < s_len {
+            scratch.s.resize(s_len, 0.0);
+        }
+        plan(cpu, &units, scratch);
+        let (s, y) = (Parts::new(&mut scratch.s), Parts::new(y));
+        let [shrinks, expands] = &scratch.tasks;
+        cpu.pool.run_balanced(&scratch.costs[0], &|tasks| {
+            for task in &shrinks[tasks] {
+                shrink(cpu.level, arena, &units[task.unit], task.range.clone(), x, in_features, &s);
+            }
+        });
+        cpu.pool.run_balanced(&scratch.costs[1], &|tasks| {
+            for task in &expands[tasks] {
+                expand(cpu.level, arena, &units[task.unit], task.range.clone(), &s, &y, y_width);
+            }
+        });
+    });
+    Ok(wrong)
+}
+
+/// Cuts units into tasks of at most an eighth of a thread's share, as far as tiles and column steps allow.
+fn plan(cpu: &Cpu, units: &[Unit<'_>], scratch: &mut Scratch) {
+    for phase in 0..2 {
+        let (tasks, costs) = (&mut scratch.tasks[phase], &mut scratch.costs[phase]);
+        tasks.clear();
+        costs.clear();
+        let size = |unit: &Unit<'_>| {
+            let shape = &unit.span.shape;
+            // Width that weighs, length that is cut, step of the cut.
+            match phase {
+                0 => (shape.in_features as usize, unit.rank(), TILE_ROWS),
+                _ => (shape.out_features as usize, shape.out_features as usize, COLUMN_STEP),
+            }
+        };
+        let total: usize = units.iter().map(|unit| unit.cost(size(unit).0)).sum();
+        let share = if cpu.pool.threads() == 1 { usize::MAX } else { total.div_ceil(cpu.pool.threads() * 8) };
+        for (number, unit) in units.iter().enumerate() {
+            let (width, length, step) = size(unit);
+            let cost = unit.cost(width);
+            let parts = cost.div_ceil(share.max(1)).clamp(1, length.div_ceil(step));
+            let part = length.div_ceil(parts).next_multiple_of(step);
+            for begin in (0..length).step_by(part) {
+                let range = begin..length.min(begin + part);
+                costs.push(cost / length.max(1) * range.len());
+                tasks.push(Task { unit: number, range });
+            }
+        }
+    }
+}
+
+/// The bytes of a chunk.
+fn weights<'a>(arena: &'a Arena<'_>, slot: &Slot, chunk: &Chunk) -> &'a [u8] {
+    let bytes = (chunk.rows * chunk.len) as usize * slot.layout().element().bytes();
+    let page = slot.pages()[chunk.page as usize] as usize;
+    // SAFETY: an adapter's pages are filled before its slot is set and belong to it until the slot is cleared; both
+    // happen between steps.
+    unsafe { arena.read(page, chunk.offset as usize, bytes) }
+}
+
+fn shrink(
+    level: Level,
+    arena: &Arena<'_>,
+    unit: &Unit<'_>,
+    ranks: Range<usize>,
+    x: &[f32],
+    in_features: usize,
+    s: &Parts<'_, f32>,
+) {
+    for chunk in unit.slot.layout().a_chunks(unit.span) {
+        let rank_begin = chunk.rank_begin as usize;
+        if !ranks.contains(&rank_begin) {
+            continue;
+        }
+        let piece = ShrinkChunk {
+            weights: weights(arena, unit.slot, chunk),
+            rows: chunk.rows as usize,
+            len: chunk.len as usize,
+            tokens: unit.tokens.len(),
+            x_stride: in_features,
+            s_stride: chunk.rows as usize,
+            add: chunk.begin > 0,
+        };
+        let x = &x[unit.tokens.start * in_features + chunk.begin as usize..];
+        let tokens = unit.tokens.len();
+        // SAFETY: tasks of a phase have disjoint (unit, tile).
+        let s = unsafe { s.part(unit.s_begin + rank_begin * tokens, piece.rows * tokens) };
+        with_number!(unit.slot.layout().element(), N => match level {
+            Level::Portable => shrink_scalar::<N>(&piece, x, s),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(avx2) => avx2.shrink::<N>(&piece, x, s),
+        });
+    }
+}
+
+fn expand(
+    level: Level,
+    arena: &Arena<'_>,
+    unit: &Unit<'_>,
+    columns: Range<usize>,
+    s: &Parts<'_, f32>,
+    y: &Parts<'_, f32>,
+    y_width: usize,
+) {
+    let (rank, tokens, scale) = (unit.rank(), unit.tokens.len(), unit.span.shape.scale);
+    let element = unit.slot.layout().element();
+    // SAFETY: shrink has ended; nobody writes s in this phase.
+    let s = unsafe { s.read(unit.s_begin, tokens * rank) };
+    let mut coefficients = [0f32; UNIT_TOKENS * TILE_ROWS];
+    for chunk in unit.slot.layout().b_chunks(unit.span) {
+        let (begin, end) = (chunk.begin as usize, (chunk.begin + chunk.len) as usize);
+        let (first, last) = (columns.start.max(begin), columns.end.min(end));
+        if first >= last {
+            continue;
+        }
+        let rows = chunk.rows as usize;
+        let s = &s[chunk.rank_begin as usize * tokens..][..rows * tokens];
+        for (coefficient, s) in coefficients.iter_mut().zip(s) {
+            *coefficient = scale * s;
+        }
+        let piece = ExpandChunk {
+            weights: &weights(arena, unit.slot, chunk)[(first - begin) * element.bytes()..],
+            rows,
+            stride: chunk.len as usize,
+            columns: last - first,
+            tokens,
+            coefficients: &coefficients,
+            coefficient_stride: rows,
+            y_stride: y_width,
+        };
+        let y_begin = unit.tokens.start * y_width + unit.column + first;
+        // Tasks of a phase have disjoint (unit, columns), and units share a row only in the columns of other modules,
+        // which don't overlap.
+        with_number!(element, N => match level {
+            // SAFETY: as above.
+            Level::Portable => unsafe { expand_scalar::<N>(&piece, y, y_begin) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2(avx2) => unsafe { avx2.expand::<N>(&piece, y, y_begin) },
+        });
+    }
+}

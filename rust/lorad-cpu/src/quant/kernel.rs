@@ -1,0 +1,125 @@
+//! The dot product of eight weight rows with rounded activations, and its scalar definition.
+
+use std::ops::Range;
+
+use crate::number::f16_to_f32;
+use crate::shared::Parts;
+
+/// Weight rows side by side.
+pub const LANES: usize = 8;
+/// Columns that share a scale.
+pub const BLOCK: usize = 32;
+
+/// Rounded activations.
+#[derive(Clone, Copy)]
+pub struct Rounded<'a> {
+    /// `[n, blocks · 32]`, -127..=127.
+    pub q: &'a [i8],
+    /// `[n, blocks]`: x ≈ scale · q. NaN where the block holds a NaN or infinity.
+    pub scale: &'a [f32],
+    /// `[n, blocks]`: scale · Σ q.
+    pub sum: &'a [f32],
+    /// Blocks of a row.
+    pub blocks: usize,
+}
+
+/// What a panel's bytes mean.
+#[derive(Clone, Copy)]
+pub enum Weights<'a> {
+    /// 0..=15, and a minimum `[blocks, 8]` that is added to each weight.
+    Small {
+        /// The minima.
+        min: Option<&'a [f32]>,
+    },
+    /// -128..=127.
+    Signed,
+}
+
+/// Eight rows, one byte a weight.
+pub struct Panel<'a> {
+    /// `[blocks][8 groups of columns][8 rows][4 columns]`.
+    pub q: &'a [u8],
+    /// `[blocks, 8]`.
+    pub scale: &'a [f32],
+    /// What `q` means.
+    pub weights: Weights<'a>,
+    /// Rows that exist, 1 to 8.
+    pub rows: usize,
+}
+
+/// Rounds a row: scale = max|x| / 127, q = x / scale to nearest, ties to even.
+pub fn round_scalar(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32]) {
+    for (block, (x, q)) in x.chunks_exact(BLOCK).zip(q.chunks_exact_mut(BLOCK)).enumerate() {
+        let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        // NaN or infinity anywhere makes the block's scale NaN, which nothing downstream can lose.
+        let zero: f32 = x.iter().map(|x| x * 0.0).sum();
+        let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
+        let mut total = 0i32;
+        for (x, q) in x.iter().zip(q) {
+            *q = (x * inverse).round_ties_even() as i8;
+            total += i32::from(*q);
+        }
+        scale[block] = most / 127.0 + zero;
+        sum[block] = scale[block] * total as f32;
+    }
+}
+
+/// Columns c and c + 16 of a packed byte to one byte each.
+pub fn unpack_nibbles_scalar(packed: &[u8], stride: usize, panel: &mut [u8]) {
+    for (block, to) in panel.chunks_exact_mut(LANES * BLOCK).enumerate() {
+        let (low, high) = to.split_at_mut(LANES * BLOCK / 2);
+        for (index, byte) in packed[block * stride..][..LANES * BLOCK / 2].iter().enumerate() {
+            (low[index], high[index]) = (byte & 15, byte >> 4);
+        }
+    }
+}
+
+/// Eight halves of each block.
+pub fn unpack_scales_scalar(packed: &[u8], stride: usize, scales: &mut [f32]) {
+    for (block, to) in scales.chunks_exact_mut(LANES).enumerate() {
+        for (two, to) in packed[block * stride..].chunks_exact(2).zip(to) {
+            *to = f16_to_f32(u16::from_le_bytes([two[0], two[1]]));
+        }
+    }
+}
+
+/// `y[t, r] = Σ_blocks scale_w · scale_x · Σ q_w q_x (+ min · scale_x Σ q_x)`; y's row t is at `y_begin + t · y_stride`.
+///
+/// # Safety
+/// Nobody else may use these `panel.rows` columns of y meanwhile.
+pub unsafe fn multiply_scalar(
+    panel: &Panel<'_>,
+    x: &Rounded<'_>,
+    tokens: Range<usize>,
+    y: &Parts<'_, f32>,
+    y_begin: usize,
+    y_stride: usize,
+) {
+    for t in tokens {
+        // SAFETY: the caller's promise.
+        let y = unsafe { y.part(y_begin + t * y_stride, panel.rows) };
+        for (lane, y) in y.iter_mut().enumerate() {
+            let mut acc = 0f32;
+            for block in 0..x.blocks {
+                let xq = &x.q[(t * x.blocks + block) * BLOCK..][..BLOCK];
+                let w = &panel.q[block * LANES * BLOCK..][..LANES * BLOCK];
+                let mut dot = 0i32;
+                for (column, xq) in xq.iter().enumerate() {
+                    let w = w[(column / 4 * LANES + lane) * 4 + column % 4];
+                    let w = if matches!(panel.weights, Weights::Signed) {
+                        i32::from(w as i8)
+                    } else {
+                        i32::from(w)
+                    };
+                    dot += w * i32::from(*xq);
+                }
+                let at = t * x.blocks + block;
+                acc += dot as f32 * (panel.scale[block * LANES + lane] * x.scale[at]);
+                if let Weights::Small { min: Some(min) } = panel.weights {
+                    acc += min[block * LANES + lane] * x.sum[at];
+                }
+            }
+            *y = acc;
+        }
+    }
+}

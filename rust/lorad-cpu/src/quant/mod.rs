@@ -1,0 +1,244 @@
+//! Block-quantised weights of GGUF files, multiplied as they are by integer dot products.
+//!
+//! Rows are interleaved by eight: [`pack`] says how; nothing is rounded, so [`QuantMatrix::dequantize`] gives what the
+//! file holds, bit for bit. Activations are rounded to 8 bits in blocks of 32, each row by itself, and sums run along
+//! the columns in one order: a row's result doesn't depend on the rows beside it.
+#![allow(unsafe_code)] // tasks write disjoint columns of y
+
+pub mod kernel;
+pub mod pack;
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use crate::cpu::{Cpu, Level};
+use crate::error::{index, length, require};
+use crate::shared::Parts;
+use crate::OpError;
+use kernel::{multiply_scalar, round_scalar, Panel, Rounded, Weights, BLOCK, LANES};
+use pack::{Kind, Packed};
+
+/// Rounded activations that stay in the second-level cache while all of a task's weights pass by.
+const ROUNDED_BYTES: usize = 160 << 10;
+/// Activations from which rounding them is shared among threads.
+const ROUND_PARALLEL: usize = 16 << 10;
+
+/// A quantised `[rows, cols]` weight.
+pub struct QuantMatrix {
+    packed: Packed,
+}
+
+/// Rounded activations of a call.
+#[derive(Default)]
+struct Activations {
+    q: Vec<i8>,
+    scale: Vec<f32>,
+    sum: Vec<f32>,
+}
+
+/// Eight rows, widened for the dot products.
+#[derive(Default)]
+struct Wide {
+    q: Vec<u8>,
+    scale: Vec<f32>,
+    min: Vec<f32>,
+}
+
+thread_local! {
+    static ACTIVATIONS: RefCell<Activations> = RefCell::default();
+    static WIDE: RefCell<Wide> = RefCell::default();
+}
+
+impl QuantMatrix {
+    /// Repacks the blocks of a `[rows, cols]` tensor, `data` being its bytes in a GGUF file.
+    pub fn new(kind: Kind, data: &[u8], rows: usize, cols: usize) -> Result<Self, OpError> {
+        Packed::new(kind, data, rows, cols).map(|packed| Self { packed })
+    }
+
+    /// Number type.
+    pub fn kind(&self) -> Kind {
+        self.packed.kind()
+    }
+
+    /// Rows: outputs.
+    pub fn rows(&self) -> usize {
+        self.packed.rows()
+    }
+
+    /// Columns: inputs.
+    pub fn cols(&self) -> usize {
+        self.packed.cols()
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.packed.bytes()
+    }
+
+    /// `y [n, rows] = x [n, cols] · Wᵀ`.
+    pub fn matmul(&self, cpu: &Cpu, y: &mut [f32], x: &[f32]) -> Result<(), OpError> {
+        let (rows, cols) = (self.rows(), self.cols());
+        let n = x.len() / cols;
+        length("x", n * cols, x.len())?;
+        length("y", n * rows, y.len())?;
+        if n == 0 {
+            return Ok(());
+        }
+        ACTIVATIONS.with_borrow_mut(|activations| {
+            let x = activations.round(cpu, x, n, cols / BLOCK);
+            let y = Parts::new(y);
+            let groups = rows.div_ceil(LANES);
+            let tasks = if cpu.pool.threads() == 1 { 1 } else { groups.min(cpu.pool.threads() * 4) };
+            cpu.pool.run(tasks, &|task| {
+                self.multiply_groups(cpu, groups * task / tasks..groups * (task + 1) / tasks, &x, n, &y);
+            });
+        });
+        Ok(())
+    }
+
+    fn multiply_groups(
+        &self,
+        cpu: &Cpu,
+        groups: Range<usize>,
+        x: &Rounded<'_>,
+        n: usize,
+        y: &Parts<'_, f32>,
+    ) {
+        let rows = self.rows();
+        let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 8))).max(4) / 4 * 4;
+        WIDE.with_borrow_mut(|wide| {
+            for begin in (0..n).step_by(tokens_max) {
+                let tokens = begin..n.min(begin + tokens_max);
+                for group in groups.clone() {
+                    let first = group * LANES;
+                    let panel = self.panel(cpu.level, wide, group, x.blocks);
+                    match cpu.level {
+                        // SAFETY: tasks have disjoint groups, that is columns of y.
+                        Level::Portable => unsafe {
+                            multiply_scalar(&panel, x, tokens.clone(), y, first, rows)
+                        },
+                        #[cfg(target_arch = "x86_64")]
+                        // SAFETY: as above.
+                        Level::Avx2(avx2) => unsafe {
+                            avx2.multiply(&panel, x, tokens.clone(), y, first, rows)
+                        },
+                    }
+                }
+            }
+        });
+    }
+
+    /// Widens a group of eight rows into `wide`, or views it where it's stored wide.
+    fn panel<'a>(&'a self, level: Level, wide: &'a mut Wide, group: usize, blocks: usize) -> Panel<'a> {
+        let kind = self.kind();
+        let (packed, stride) = (self.packed.group(group), kind.packed_bytes());
+        wide.q.resize(blocks * LANES * BLOCK, 0);
+        wide.scale.resize(blocks * LANES, 0.0);
+        let quants = kind.packed_quant_bytes();
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(avx2) => avx2.unpack_scales(&packed[quants..], stride, &mut wide.scale),
+            Level::Portable => kernel::unpack_scales_scalar(&packed[quants..], stride, &mut wide.scale),
+        }
+        if kind == Kind::Q8_0 {
+            for (block, to) in wide.q.chunks_exact_mut(LANES * BLOCK).enumerate() {
+                to.copy_from_slice(&packed[block * stride..][..LANES * BLOCK]);
+            }
+        } else {
+            match level {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2(avx2) => avx2.unpack_nibbles(packed, stride, &mut wide.q),
+                Level::Portable => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
+            }
+        }
+        let weights = match kind {
+            Kind::Q8_0 => Weights::Signed,
+            Kind::Q4_0 => {
+                // (q − 8) · d = q · d + (−8 d), exact: 8 is a power of two.
+                wide.min.clear();
+                wide.min.extend(wide.scale.iter().map(|scale| -8.0 * scale));
+                Weights::Small { min: Some(&wide.min) }
+            }
+            Kind::Q4_1 => {
+                wide.min.resize(blocks * LANES, 0.0);
+                let packed = &packed[quants + LANES * 2..];
+                match level {
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2(avx2) => avx2.unpack_scales(packed, stride, &mut wide.min),
+                    Level::Portable => kernel::unpack_scales_scalar(packed, stride, &mut wide.min),
+                }
+                Weights::Small { min: Some(&wide.min) }
+            }
+        };
+        let rows = LANES.min(self.rows() - group * LANES);
+        Panel { q: &wide.q, scale: &wide.scale, weights, rows }
+    }
+
+    /// `out [rows, cols]`, bit for bit what the file holds.
+    pub fn dequantize(&self, out: &mut [f32]) -> Result<(), OpError> {
+        length("out", self.rows() * self.cols(), out.len())?;
+        for (row, out) in out.chunks_exact_mut(self.cols()).enumerate() {
+            self.packed.row(row, out);
+        }
+        Ok(())
+    }
+
+    /// `out[i] = row ids[i]`, `[n, cols]`.
+    pub fn dequantize_rows(&self, out: &mut [f32], ids: &[i32]) -> Result<(), OpError> {
+        length("out", ids.len() * self.cols(), out.len())?;
+        for &id in ids {
+            index("ids", id, self.rows())?;
+        }
+        for (out, &id) in out.chunks_exact_mut(self.cols()).zip(ids) {
+            self.packed.row(id as usize, out);
+        }
+        Ok(())
+    }
+}
+
+impl Activations {
+    /// Rounds x `[n, blocks · 32]`.
+    fn round(&mut self, cpu: &Cpu, x: &[f32], n: usize, blocks: usize) -> Rounded<'_> {
+        let cols = blocks * BLOCK;
+        if self.q.len() < n * cols {
+            self.q.resize(n * cols, 0);
+        }
+        if self.scale.len() < n * blocks {
+            self.scale.resize(n * blocks, 0.0);
+            self.sum.resize(n * blocks, 0.0);
+        }
+        let (q, scale, sum) =
+            (Parts::new(&mut self.q), Parts::new(&mut self.scale), Parts::new(&mut self.sum));
+        let tasks = if x.len() < ROUND_PARALLEL { 1 } else { n.min(cpu.pool.threads() * 4) };
+        cpu.pool.run(tasks, &|task| {
+            for row in n * task / tasks..n * (task + 1) / tasks {
+                // SAFETY: tasks have disjoint rows.
+                let (q, scale, sum) = unsafe {
+                    (
+                        q.part(row * cols, cols),
+                        scale.part(row * blocks, blocks),
+                        sum.part(row * blocks, blocks),
+                    )
+                };
+                let x = &x[row * cols..][..cols];
+                match cpu.level {
+                    Level::Portable => round_scalar(x, q, scale, sum),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2(avx2) => avx2.round_row(x, q, scale, sum),
+                }
+            }
+        });
+        Rounded { q: &self.q, scale: &self.scale, sum: &self.sum, blocks }
+    }
+}
+
+/// Refuses shapes that no GGUF tensor of `kind` has.
+fn check(kind: Kind, data: &[u8], rows: usize, cols: usize) -> Result<(), OpError> {
+    require(rows > 0, "rows must be positive", rows)?;
+    require(cols > 0 && cols % BLOCK == 0, "cols must be a positive multiple of 32", cols)?;
+    let bytes = (cols / BLOCK).checked_mul(kind.file_bytes()).and_then(|row| row.checked_mul(rows));
+    length("data", bytes.unwrap_or(usize::MAX), data.len())
+}
+
+#[cfg(test)]
+mod tests;

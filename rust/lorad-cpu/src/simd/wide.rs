@@ -1,0 +1,144 @@
+//! Eight lanes: loads that widen, stores that round, sums, exp.
+
+use std::arch::x86_64::*;
+
+use crate::number::{Number, BF16, F16, F32};
+
+/// A [`Number`] that AVX2 widens and rounds eight at a time.
+pub trait Wide: Number {
+    /// Widens eight elements.
+    ///
+    /// # Safety
+    /// Eight elements are readable; AVX2, FMA and F16C are there.
+    unsafe fn load8(from: *const u8) -> __m256;
+    /// Rounds eight elements, ties to even.
+    ///
+    /// # Safety
+    /// Eight elements are writable; AVX2, FMA and F16C are there.
+    unsafe fn store8(to: *mut u8, value: __m256);
+}
+
+impl Wide for F32 {
+    #[inline(always)]
+    unsafe fn load8(from: *const u8) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store8(to: *mut u8, value: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(to.cast(), value) }
+    }
+}
+
+impl Wide for F16 {
+    #[inline(always)]
+    unsafe fn load8(from: *const u8) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store8(to: *mut u8, value: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value)) }
+    }
+}
+
+impl Wide for BF16 {
+    #[inline(always)]
+    unsafe fn load8(from: *const u8) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store8(to: *mut u8, value: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bits = _mm256_castps_si256(value);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+            let upper = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(upper, upper));
+            _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+}
+
+/// Sum of the lanes in the order `((0+4)+(2+6)) + ((1+5)+(3+7))`, which [`sum4`] keeps.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+pub unsafe fn sum(value: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pairs = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
+        let evens = _mm_add_ps(pairs, _mm_movehl_ps(pairs, pairs));
+        _mm_cvtss_f32(_mm_add_ss(evens, _mm_movehdup_ps(evens)))
+    }
+}
+
+/// [`sum`] of four vectors at once.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+pub unsafe fn sum4(value: [__m256; 4]) -> __m128 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let half = |v: __m256| _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let (a, b, c, d) = (half(value[0]), half(value[1]), half(value[2]), half(value[3]));
+        let ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab))
+    }
+}
+
+/// Largest lane; not for NaN.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+pub unsafe fn max(value: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pairs = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
+        let evens = _mm_max_ps(pairs, _mm_movehl_ps(pairs, pairs));
+        _mm_cvtss_f32(_mm_max_ss(evens, _mm_movehdup_ps(evens)))
+    }
+}
+
+/// exp, to about 1 ulp, after Cephes' `expf`; 1.2e-38 below -87.3, 2.4e38 above 88.3; a NaN stays one.
+///
+/// # Safety
+/// AVX2 and FMA are there.
+#[inline(always)]
+pub unsafe fn exp(x: __m256) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // min and max return their second operand where one is NaN.
+        let x = _mm256_max_ps(_mm256_set1_ps(-87.336_54), _mm256_min_ps(_mm256_set1_ps(88.376_26), x));
+        let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(
+            x,
+            _mm256_set1_ps(std::f32::consts::LOG2_E),
+        ));
+        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693_359_4), x);
+        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.121_944_4e-4), r);
+        let mut p = _mm256_set1_ps(1.987_569_1e-4);
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+            p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
+        }
+        let p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), _mm256_add_ps(r, _mm256_set1_ps(1.0)));
+        // 2^n in two factors: n may be 128, which no single exponent holds.
+        let n = _mm256_cvtps_epi32(n);
+        let low = _mm256_srai_epi32::<1>(n);
+        let power = |n: __m256i| {
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
+        };
+        _mm256_mul_ps(_mm256_mul_ps(p, power(low)), power(_mm256_sub_epi32(n, low)))
+    }
+}
