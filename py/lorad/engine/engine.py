@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lorad import _core
-from lorad.adapters.check import CheckedAdapter
+from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter as read_adapter
 from lorad.config import EngineConfig, check
