@@ -150,7 +150,12 @@ def serve(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(engine_config, server_config, engine, say or _say))
+        try:
+            return runner.run(_serve(engine_config, server_config, engine, say or _say))
+        finally:
+            # All is done: a second signal that comes while the interpreter leaves must not change the exit code.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
 
 
 async def _serve(
