@@ -97,6 +97,16 @@ class Oracle:
             self._model.delete_adapter(self._names.pop(oldest))
         return self._model
 
+    @property
+    def config(self) -> Any:
+        """transformers' config of the base."""
+        return self._base.config
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The base's weights by transformers' names, whatever PEFT has put around them."""
+        found = self._base.state_dict()
+        return {key.replace(".base_layer.", "."): value for key, value in found.items() if ".lora_" not in key}
+
     def deltas(self, adapter: Path) -> dict[str, torch.Tensor]:
         """scale · B · A of each adapted module, f32 [out, in], by its name in the base's module tree."""
         model = self.load(adapter)
