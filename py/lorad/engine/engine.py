@@ -50,18 +50,25 @@ class Engine:
         *,
         config: EngineConfig | None = None,
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+        on_page_in: Callable[[], None] = lambda: None,
         blocking: bool = True,
         **options: Any,
     ) -> None:
         """Loads `model`; `options` are the fields of EngineConfig.
 
+        `on_page_in` is called when a page-in has ended, on another thread.
         `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
         self.weights = open_model(config.model, on_progress)
         self._blocking = blocking
         self._page_in_ended = threading.Event()
-        self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=self._page_in_ended.set)
+
+        def page_in_ended() -> None:
+            self._page_in_ended.set()
+            on_page_in()
+
+        self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
         self.core = _core.Core(**self.worker.core_config())
         self.plan = Plan(self.core.plan_layout())
         self._adapters: dict[str, messages.AdapterInfo] = {}
@@ -318,6 +325,8 @@ FAILURES = {
 """What the core's reasons mean to a client."""
 
 
-def process_engine(config: EngineConfig, on_progress: Callable[[str, int, int], None]) -> Engine:
+def process_engine(
+    config: EngineConfig, on_progress: Callable[[str, int, int], None], on_page_in: Callable[[], None]
+) -> Engine:
     """The engine of an engine process, whose loop has messages to read while a page-in is under way."""
-    return Engine(config=config, on_progress=on_progress, blocking=False)
+    return Engine(config=config, on_progress=on_progress, on_page_in=on_page_in, blocking=False)
