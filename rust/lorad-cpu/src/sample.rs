@@ -64,7 +64,8 @@ struct Candidate {
 }
 
 fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+    // No NaN gets here; 0 and -0 are a tie.
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 #[derive(Default)]

@@ -1,0 +1,1 @@
+"""Batched LoRA over mixed adapters."""

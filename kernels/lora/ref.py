@@ -1,0 +1,38 @@
+"""y += scale · (x Aᵀ) Bᵀ for each group of tokens that shares an adapter (Hu et al. 2021, arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Weights(NamedTuple):
+    """One adapter's module, as PEFT stores it."""
+
+    a: Tensor  # [rank, in]
+    b: Tensor  # [out, rank]
+    scale: float
+
+
+def lora(
+    y: Tensor,  # f32 [n, width]
+    x: Tensor,  # f32 [n, in]
+    modules: Sequence[int],  # the modules that read x
+    offsets: Sequence[int],  # where each module's columns of y begin
+    groups: Sequence[tuple[int, int, Mapping[int, Weights] | None]],  # (begin, end, module to weights; None: wrong tag)
+) -> Tensor:
+    """Returns y with the groups' adapters added, f32 [n, width]; rows of a group without weights are NaN."""
+    out = y.clone()
+    for begin, end, adapter in groups:
+        if adapter is None:
+            out[begin:end] = torch.nan
+            continue
+        for module, offset in zip(modules, offsets, strict=True):
+            if module in adapter:
+                a, b, scale = adapter[module]
+                shrunk = x[begin:end] @ a.float().T
+                out[begin:end, offset : offset + len(b)] += scale * shrunk @ b.float().T
+    return out

@@ -1,0 +1,1 @@
+"""RMSNorm and the residual add before it."""

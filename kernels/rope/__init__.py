@@ -1,0 +1,1 @@
+"""Rotary embedding, and writing K and V into pages."""

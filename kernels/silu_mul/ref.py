@@ -1,0 +1,14 @@
+"""silu(gate) · up, silu(z) = z / (1 + exp(-z)) (SwiGLU, Shazeer 2020, arXiv:2002.05202)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import silu
+
+
+def silu_mul(
+    gate_up: Tensor,  # f32 [n, 2 · width]: gate, then up
+) -> Tensor:
+    """Returns f32 [n, width]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return silu(gate) * up
