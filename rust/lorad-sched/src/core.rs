@@ -245,9 +245,19 @@ impl Core {
 
     /// Ends a request: out of its queue, or line and pages back, or, when the plan in flight uses them, at the commit.
     pub(crate) fn finish(&mut self, entry: u32, reason: FinishReason) {
-        let request = self.requests[entry].id;
-        match self.requests[entry].state {
-            RequestState::Vacant | RequestState::Ending { .. } => return,
+        let (request, state) = (self.requests[entry].id, self.requests[entry].state);
+        if matches!(state, RequestState::Vacant | RequestState::Ending { .. }) {
+            return;
+        }
+        match reason {
+            FinishReason::Stop | FinishReason::Length => self.counters.finished += 1,
+            FinishReason::Aborted => self.counters.aborted += 1,
+            FinishReason::Failed { .. } => self.counters.failed += 1,
+        }
+        // before its adapter can be forgotten: the last word about a request comes before that about its adapter
+        self.events.push(Event::Finished { request, reason });
+        match state {
+            RequestState::Vacant | RequestState::Ending { .. } => {}
             RequestState::Waiting | RequestState::Preempted => {
                 self.groups.queues.remove(entry);
                 self.waiting -= 1;
@@ -264,12 +274,6 @@ impl Core {
                 }
             }
         }
-        match reason {
-            FinishReason::Stop | FinishReason::Length => self.counters.finished += 1,
-            FinishReason::Aborted => self.counters.aborted += 1,
-            FinishReason::Failed { .. } => self.counters.failed += 1,
-        }
-        self.events.push(Event::Finished { request, reason });
     }
 
     /// Gives a request's entry back and lets go of its adapter.

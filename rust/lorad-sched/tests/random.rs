@@ -1,0 +1,187 @@
+//! A hundred thousand random operations with a naive host beside the core, which is checked after each.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Host, Random};
+use lorad_sched::{AdapterId, Config};
+
+/// Pools and limits so small that everything collides.
+fn config(seed: u64) -> Config {
+    let mut random = Random::new(seed ^ 0xc0ff_ee);
+    Config {
+        pages: 7 + random.below(8),
+        pages_reserved: random.below(2),
+        page_tokens: 1 + random.below(4),
+        rows_max: 1 + random.below(6),
+        tokens_max: 6 + random.below(8),
+        prefill_chunk_max: 1 + random.below(7),
+        slots_max: 1 + random.below(4),
+        adapters_step_max: 1 + random.below(4),
+        page_ins_max: 1 + random.below(3),
+        adapters_max: 6,
+        waiting_max: 8,
+        sequence_tokens_max: 24,
+        stop_tokens_max: 2,
+        vocab: 10,
+        pass_overs_max: random.below(6),
+    }
+}
+
+fn run(seed: u64, operations: u32) -> Host {
+    let mut random = Random::new(seed);
+    let mut host = Host::new(config(seed));
+    for _ in 0..4 {
+        host.register(1 + random.below(3));
+    }
+    for _ in 0..operations {
+        let some_adapter = |host: &Host, random: &mut Random| -> Option<AdapterId> {
+            let known: Vec<AdapterId> = host.adapters.keys().chain(host.draining.keys()).copied().collect();
+            (!known.is_empty()).then(|| known[random.below(known.len() as u32) as usize])
+        };
+        match random.below(100) {
+            0..=24 => {
+                let adapter = some_adapter(&host, &mut random).filter(|_| random.chance(75));
+                let (prompt, max) = (random.below(13), random.below(12));
+                let stops = random.chance(40);
+                host.add(adapter, prompt, max, stops);
+            }
+            25..=56 => {
+                host.step(&mut random);
+            }
+            57..=81 => host.commit(),
+            82..=91 => host.report_page_in(&mut random, false),
+            92 => {
+                let failed = random.chance(60);
+                host.report_page_in(&mut random, failed);
+            }
+            93..=95 => {
+                let ids: Vec<u64> = host.book.keys().copied().collect();
+                if !ids.is_empty() {
+                    let id = ids[random.below(ids.len() as u32) as usize];
+                    host.abort(id);
+                    host.abort(id);
+                }
+            }
+            96 | 97 => host.register(random.below(8)),
+            98 => {
+                if let Some(adapter) = some_adapter(&host, &mut random) {
+                    host.unregister(adapter);
+                }
+            }
+            _ => {
+                if random.chance(20) {
+                    host.lose_plan();
+                }
+            }
+        }
+        if let Err(fault) = host.core.check() {
+            panic!("seed {seed}: {fault}\n{}", host.core.dump());
+        }
+    }
+    host.drain(&mut random);
+    host
+}
+
+#[test]
+fn a_hundred_thousand_random_operations_hold() {
+    let (mut totals, mut finished, mut refused) = ([0u64; 6], BTreeMap::new(), BTreeMap::new());
+    // LORAD_SEEDS=n runs that many worlds instead of the usual fifty
+    let seeds = std::env::var("LORAD_SEEDS").map_or(50, |text| text.parse().unwrap());
+    for seed in 0..seeds {
+        let host = run(seed, 2000);
+        let counters = host.core.stats().counters;
+        let said: u64 = host.finished.values().sum();
+        assert_eq!(said, counters.added, "seed {seed}: every request is answered once");
+        for (total, figure) in totals.iter_mut().zip([
+            counters.evictions,
+            counters.preemptions,
+            counters.refused,
+            counters.urgent,
+            counters.page_ins_failed,
+            counters.added,
+        ]) {
+            *total += figure;
+        }
+        for (name, count) in host.finished {
+            *finished.entry(name).or_insert(0) += count;
+        }
+        for (name, count) in host.refused {
+            *refused.entry(name).or_insert(0) += count;
+        }
+    }
+    let [evictions, preemptions, refusals, urgent, failed, added] = totals;
+    println!("evictions {evictions} preemptions {preemptions} refusals {refusals} urgent {urgent}");
+    println!("page-ins failed {failed} added {added} finished {finished:?} refused {refused:?}");
+    assert!(evictions >= 500 && preemptions >= 500 && refusals >= 500 && urgent >= 500, "{totals:?}");
+    assert!(failed >= 50, "{totals:?}");
+    for reason in ["stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan"] {
+        assert!(finished.get(reason).is_some_and(|&count| count >= 20), "{reason}: {finished:?}");
+    }
+    for code in
+        ["queue_full", "adapter_draining", "empty_prompt", "no_tokens_wanted", "never_fits", "adapters_full"]
+    {
+        assert!(refused.get(code).is_some_and(|&count| count >= 20), "{code}: {refused:?}");
+    }
+}
+
+#[test]
+fn the_same_calls_give_the_same_plans_events_and_dump() {
+    for seed in 100..110 {
+        let (one, two) = (run(seed, 1000), run(seed, 1000));
+        assert_eq!(one.transcript, two.transcript, "seed {seed}");
+        assert_eq!(one.core.dump(), two.core.dump(), "seed {seed}");
+        assert_eq!(one.core.stats(), two.core.stats(), "seed {seed}");
+    }
+}
+
+/// Two adapters and the base are flooded so that their queues never empty; a third adapter asks once in a while. How
+/// many others are admitted before it, from the step that first could have taken it on.
+#[test]
+fn nobody_starves_under_a_flood() {
+    let mut worst = (0, 0);
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let config =
+            Config { pages: 14 + random.below(20), adapters_max: 8, waiting_max: 64, ..config(seed) };
+        let mut host = Host::new(config.clone());
+        for _ in 0..4 {
+            host.register(1 + random.below(3));
+        }
+        let adapters: Vec<AdapterId> = host.adapters.keys().copied().collect();
+        let mut probe = None;
+        for _ in 0..1500 {
+            while host.core.stats().waiting < 12 {
+                let flood = [None, Some(adapters[0]), Some(adapters[1])][random.below(3) as usize];
+                host.add(flood, 1 + random.below(6), 1 + random.below(8), false);
+            }
+            if probe.is_none() {
+                let adapter = adapters[2 + random.below(2) as usize];
+                let before = host.core.stats().counters.added;
+                host.add(Some(adapter), 1 + random.below(6), 1 + random.below(8), false);
+                let added = host.core.stats().counters.added > before;
+                let id = *host.book.keys().next_back().unwrap();
+                probe = added.then(|| (id, host.core.stats().counters.admissions));
+            }
+            host.step(&mut random);
+            host.commit();
+            while !host.loading.is_empty() {
+                host.report_page_in(&mut random, false);
+            }
+            host.core.check().unwrap();
+            if let Some((id, since)) = probe {
+                let passed = host.core.stats().counters.admissions - since;
+                if host.book.get(&id).is_none_or(|entry| entry.line.is_some()) {
+                    probe = None;
+                }
+                let groups = 4;
+                let bound = u64::from(config.pass_overs_max + groups * (2 * config.rows_max + 1));
+                assert!(passed <= bound, "seed {seed}: {passed} passed, bound {bound}\n{}", host.core.dump());
+                worst = worst.max((passed, bound));
+            }
+        }
+        host.drain(&mut random);
+    }
+    println!("most admitted past a waiting request: {} where {} may be", worst.0, worst.1);
+}
