@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from lorad.config import EngineConfig, ServerConfig
+from lorad.engine import client
 from lorad.engine.client import ProcessEngine
 from lorad.engine.messages import Finished, Generate, Progress, Sampling, Token
 from lorad.errors import AdapterRejected, EngineFailure, LoradError, NotFound, Unavailable
@@ -163,6 +164,29 @@ async def test_the_engines_death_is_told(how: str) -> None:
             engine.submit(generate(3, [1]), Collector())
         with pytest.raises(Unavailable):
             await engine.stats()
+
+
+async def test_an_engine_that_is_locked_up_is_noticed_and_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(client, "STALL_SECONDS", 0.4)
+    async with running_engine() as engine:
+        assert engine.pid is not None
+        sink = Collector()
+        engine.submit(generate(1, [1], tokens=100_000), sink)
+        os.kill(engine.pid, signal.SIGSTOP)
+        end = await sink.ended()
+        assert isinstance(end, EngineFailure) and end.code == "engine_stalled"
+        assert engine.fault is not None and engine.fault.code == "engine_stalled"
+        with pytest.raises(Unavailable):
+            engine.submit(generate(2, [1]), Collector())
+        os.kill(engine.pid, signal.SIGCONT)
+        async with asyncio.timeout(5):
+            while engine.fault is not None:
+                await asyncio.sleep(0.01)
+        assert (await engine.stats()).running == 0, "what was given up was aborted"
+        sink = Collector()
+        engine.submit(generate(3, [1]), sink)
+        assert isinstance(await sink.ended(), Finished)
 
 
 async def test_an_engine_that_cant_start_says_why() -> None:

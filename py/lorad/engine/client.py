@@ -216,11 +216,26 @@ class ProcessEngine:
         while self._death is None:
             await asyncio.sleep(BEAT_SECONDS)
             self._asked_at = loop.time()
+            answer = asyncio.create_task(self.stats())
             try:
-                await self.stats()
+                await asyncio.wait({answer}, timeout=STALL_SECONDS)
+                if not answer.done():
+                    # It may come to itself again, so the process stays; but nobody shall wait in silence.
+                    self._give_up()
+                await answer
             except LoradError:
                 return
+            finally:
+                answer.cancel()
             self._asked_at = None
+
+    def _give_up(self) -> None:
+        """Ends the running requests of an engine that doesn't answer."""
+        error = EngineFailure(f"the engine has not answered for {STALL_SECONDS:g} s", code="engine_stalled")
+        sinks, self._sinks = self._sinks, {}
+        for request_id in sinks:
+            self._send(Abort(request_id))
+        _fail(sinks, error)
 
     def _receive(self, bodies: Iterable[bytes]) -> None:
         touched: set[Sink] = set()
@@ -283,10 +298,7 @@ class ProcessEngine:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(cause)
         sinks, self._sinks = self._sinks, {}
-        for request_id, sink in sinks.items():
-            sink.failed(request_id, cause)
-        for sink in set(sinks.values()):
-            sink.flush()
+        _fail(sinks, cause)
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(self._death)
@@ -319,6 +331,13 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._owner._lost()
+
+
+def _fail(sinks: dict[int, Sink], error: LoradError) -> None:
+    for request_id, sink in sinks.items():
+        sink.failed(request_id, error)
+    for sink in set(sinks.values()):
+        sink.flush()
 
 
 def _python_path() -> str:
