@@ -58,9 +58,9 @@ def make_adapter(
     tensors = {}
     for key, empty in sorted(get_peft_model_state_dict(model).items()):
         values = torch.randn(empty.shape, generator=generator)
-        if ".lora_A." in key:
+        if key.endswith(".lora_A.weight"):
             values /= empty.shape[1] ** 0.5
-        elif ".lora_B." in key:
+        elif key.endswith(".lora_B.weight"):
             scale = scales[key.removeprefix("base_model.model.").split(".lora_B.")[0]]
             values *= strength / (abs(scale) * empty.shape[1] ** 0.5)
         tensors[key] = values.to(dtype)

@@ -92,6 +92,7 @@ class Oracle:
             assert not result.unexpected_keys, result.unexpected_keys
             self._model.eval()
         self._names[path] = name
+        self._model.set_adapter(name)
         if len(self._names) > ADAPTERS_MAX:
             oldest = next(iter(self._names))
             self._model.delete_adapter(self._names.pop(oldest))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lorad.adapters.patterns import Patterns
 from lorad.adapters.reject import reject
 
@@ -14,6 +16,8 @@ _INACTIVE: tuple[Any, ...] = (None, False, "", [], {})
 
 _RANK_DEFAULT = _ALPHA_DEFAULT = 8
 """PEFT's, for a config that leaves them out."""
+
+_ALPHA_MAX = float(np.finfo(np.float32).max)
 
 IGNORED = {
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
@@ -64,9 +68,11 @@ class PeftConfig:
         return self.ranks.get(path, self.rank)
 
     def scale_of(self, path: str, rank: int) -> float:
-        """The factor between B·A and the base's output."""
+        """What B·A is multiplied by."""
         alpha = self.alphas.get(path, self.alpha)
-        return alpha / math.sqrt(rank) if self.rslora else alpha / rank
+        scale = alpha / math.sqrt(rank) if self.rslora else alpha / rank
+        # Rounded to f32, as torch does when it multiplies an f32 tensor by it.
+        return float(np.float32(scale))
 
 
 def parse_config(config: Mapping[str, Any]) -> PeftConfig:
@@ -120,9 +126,13 @@ def _rank(field: str, value: Any) -> int:
 
 
 def _alpha(field: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    except OverflowError:
+        number = math.inf
+    if not abs(number) <= _ALPHA_MAX:
         raise _wrong(field, "a finite number", value)
-    return float(value)
+    return number
 
 
 def _wrong(field: str, wanted: str, value: Any) -> Exception:
