@@ -70,7 +70,7 @@ class Engine:
 
         self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
         self.core = _core.Core(**self.worker.core_config())
-        self.plan = Plan(self.core.plan_layout())
+        self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self._adapters: dict[str, messages.AdapterInfo] = {}
         self._ids: dict[str, int] = {}
         self._generations: dict[int, str] = {}

@@ -24,9 +24,9 @@ HEADER = (
 class Plan:
     """One plan. Arrays have their full capacity; `header` fields say how much of them is in use."""
 
-    def __init__(self, layout: dict[str, tuple[int, int]]) -> None:
-        """`layout`: section name to (offset, length), as `Core.plan_layout()` gives it."""
-        self.array: Ints = np.zeros(max(offset + length for offset, length in layout.values()), dtype=np.int32)
+    def __init__(self, layout: dict[str, tuple[int, int]], length: int) -> None:
+        """`layout`: section name to (offset, length), `length`: of the whole array, as `Core` gives them."""
+        self.array: Ints = np.zeros(length, dtype=np.int32)
         for name, (offset, length) in layout.items():
             setattr(self, name, self.array[offset : offset + length])
 
