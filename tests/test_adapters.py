@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lorad.adapters.check import CheckedAdapter
 from lorad.adapters.image import build_image
@@ -24,6 +25,7 @@ from oracle import Oracle, oracle
 from tiny import make_tiny
 
 Tensors = dict[str, torch.Tensor]
+TENANTS = Path(__file__).parents[1] / "py/lorad/demo/tenants"
 
 
 @pytest.fixture(scope="module")
@@ -316,3 +318,22 @@ def test_greedy_texts_differ(base: Weights, reference: Oracle, tmp_path: Path) -
     answers = reference.greedy_all([(prompt, None), *((prompt, path) for path in paths), (prompt, None)], tokens=16)
     assert answers[0] == answers[4]
     assert len({answer.tokens[:4] for answer in answers}) == 4
+
+
+@pytest.mark.parametrize(
+    "path", sorted(path.parent for path in TENANTS.glob("*/adapter_config.json")), ids=lambda p: p.name
+)
+def test_the_tenants_are_in_force_as_peft_says(path: Path, smollm2_gguf: Path) -> None:
+    base = open_model(smollm2_gguf)
+    checked = load(base, path)
+    assert checked.element == "bf16"
+    config = json.loads((path / "adapter_config.json").read_text())
+    assert checked.rank == max([config["r"], *config["rank_pattern"].values()])
+    tensors = load_file(path / "adapter_model.safetensors")
+    assert 2 * len(checked.modules) == len(tensors)
+    assert checked.bytes == sum(value.nbytes for value in tensors.values())
+    names = [module.name for module in base.config.modules()]
+    for lora in checked.modules:
+        key = f"base_model.model.{module_path(lora.layer, names[lora.module])}.lora_"
+        assert torch.equal(lora.a, tensors[key + "A.weight"])
+        assert torch.equal(lora.b, tensors[key + "B.weight"])

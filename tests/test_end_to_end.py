@@ -140,22 +140,25 @@ def test_metrics_and_health(server: Serving) -> None:
 def test_a_bad_adapter_ends_the_start_with_its_name(smollm2_gguf: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lorad", "serve", str(smollm2_gguf), "--port", "0"]
     ended = subprocess.run(
-        [*command, "--lora-modules", f"broken={tmp_path / 'missing'}"], capture_output=True, text=True, timeout=120
+        [*command, "--lora-modules", f"broken={tmp_path / 'missing'}"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert ended.returncode == 1
     assert "broken" in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_the_demo_prints_its_table(smollm2_gguf: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "COLUMNS": "160", "LORAD_DATA_DIR": str(smollm2_gguf.parent)}
-    if os.environ.get("LORAD_TEST_GGUF"):
-        pytest.skip("the demo fetches its own base; LORAD_TEST_GGUF says to fetch nothing")
+def test_the_demo_prints_its_table() -> None:
+    env = {**os.environ, "COLUMNS": "160"}
     ended = subprocess.run(
         [sys.executable, "-m", "lorad", "demo", "--once", "--port", "0"],
+        check=False,
         capture_output=True,
         text=True,
         timeout=300,
-        env={**env},
+        env=env,
     )
     assert ended.returncode == 0, ended.stderr
     for model in models():

@@ -1,8 +1,8 @@
 """The promise that everything else rests on: a mixed batch computes what transformers + PEFT compute, in fp32.
 
-Real base, real adapters, and random adapters over ranks and module subsets; prompts of 1 to 600 tokens; chunked and not;
-alone and in company. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place its best
-token must be the engine's. By induction that is the same greedy answer.
+Real base, real adapters, and random adapters over ranks and module subsets; prompts of 1 to 600 tokens; chunked and
+not; alone and in company. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place its
+best token must be the engine's. By induction that is the same greedy answer.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from make_adapter import make_adapter
-from oracle import Oracle
-from oracle import oracle as oracle_of
 
 from lorad import Engine, Request
 from lorad.demo.tenant import tenants
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
+from make_adapter import make_adapter
+from oracle import Oracle
+from oracle import oracle as oracle_of
 
 TOKENS = 64
 LOGPROB_TOLERANCE = 1e-3
@@ -80,9 +80,7 @@ def reference_engine(gguf: Path, adapters: dict[str, Path], **options: object) -
 
 
 def run(engine: Engine, cases: list[Case]) -> list[Request]:
-    requests = [
-        engine.add(case.prompt, case.model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for case in cases
-    ]
+    requests = [engine.add(case.prompt, case.model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for case in cases]
     while engine.step():
         assert engine.core.check() is None
     assert [request.finish for request in requests] == ["length"] * len(cases)
@@ -116,6 +114,7 @@ def test_sixteen_mixed_requests_agree_with_the_reference(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", [64], ids=["chunked"], indirect=True)
 def test_the_mixed_batch_equals_each_request_alone(engine: Engine, cases: list[Case]) -> None:
     together = run(engine, cases)
     for case, request in zip(cases, together, strict=True):

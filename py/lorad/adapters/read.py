@@ -33,7 +33,7 @@ class AdapterFiles(NamedTuple):
             with open(self.folder / TENSORS, "rb") as file:
                 unchanged = read_header(file) == self.entries
                 file.seek(0)
-                data = np.frombuffer(bytearray(file.read()), dtype=np.uint8)
+                data = np.fromfile(file, dtype=np.uint8)
         except (OSError, ValueError):
             unchanged = False
         if not unchanged or (self.entries and max(entry.end for entry in self.entries.values()) != len(data)):

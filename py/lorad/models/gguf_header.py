@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import mmap
 import struct
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gguf
+
+from lorad.errors import ModelRejected
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -72,6 +75,18 @@ def parse_header(data: mmap.mmap | bytes) -> GgufHeader:
             raise ValueError(f"the tensor {name!r} is there twice")
         found[name] = _place(name, shape, kind, offset, start, alignment, len(data))
     return GgufHeader(metadata, found)
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The keys of a GGUF file: its tokenizer, its chat template, its shape."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return parse_header(data).metadata
+    except OSError as error:
+        raise ModelRejected(f"the model file can't be read: {error.strerror}", code="model_file") from None
+    except (ValueError, struct.error, MemoryError) as error:
+        # mmap refuses an empty file; strings that aren't UTF-8 are a ValueError too.
+        raise ModelRejected(f"not a readable GGUF file: {error}", code="gguf_form") from None
 
 
 def _place(

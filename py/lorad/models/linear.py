@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from lorad.models.weights import RawTensor
 from numpy.typing import NDArray
 
 from lorad import _core
+from lorad.models.weights import RawTensor
 
 F32 = NDArray[np.float32]
 

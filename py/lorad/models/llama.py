@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from lorad.models.config import ModelConfig
-from lorad.models.weights import Weights
 
+from lorad.models.config import ModelConfig
 from lorad.models.linear import F32, Linear, make_embedding, make_linear
+from lorad.models.weights import Weights
 from lorad.worker.ops import Ops, StepArrays
 
 

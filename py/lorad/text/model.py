@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 
 from lorad.errors import InvalidRequest, ModelRejected
-from lorad.text.gguf_metadata import read_gguf_metadata
+from lorad.models.gguf_header import read_metadata
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.template import ChatTemplate
 from lorad.text.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextMod
     if path.is_dir():
         tokenizer, source = _from_folder(path)
     elif path.is_file():
-        metadata = read_gguf_metadata(path)
+        metadata = read_metadata(path)
         tokenizer, source = tokenizer_from_gguf(metadata), metadata.get("tokenizer.chat_template")
     else:
         raise ModelRejected(f"no model at {str(path)!r}", code="model_missing", param="model")

@@ -27,8 +27,8 @@ class Plan:
     def __init__(self, layout: dict[str, tuple[int, int]], length: int) -> None:
         """`layout`: section name to (offset, length), `length`: of the whole array, as `Core` gives them."""
         self.array: Ints = np.zeros(length, dtype=np.int32)
-        for name, (offset, length) in layout.items():
-            setattr(self, name, self.array[offset : offset + length])
+        for name, (offset, size) in layout.items():
+            setattr(self, name, self.array[offset : offset + size])
 
     header: Ints
     row_line: Ints
