@@ -103,7 +103,7 @@ def test_a_request_from_add_to_finished() -> None:
     assert not host.core.has_work()
     stats = host.core.stats()
     assert stats["pages_free"] == 13
-    assert stats["adapters"][adapter]["state"] == "hot"
+    assert stats["adapters"] == {adapter: ("hot", 0, 0, 3)}
     host.core.unregister(host.now, adapter)
     assert host.core.drain_events() == [("adapter_gone", adapter, 0)]
     assert host.core.stats()["pages_free"] == 16

@@ -1,7 +1,7 @@
 """Stub of the compiled module."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, TypeAlias
 
 from numpy import float32, int32, uint8, uint16, uint32, uint64
 from numpy.typing import NDArray
@@ -16,14 +16,6 @@ class Refused(ValueError):
     code: str
     limit: int | None
     value: int | None
-
-class AdapterStats(TypedDict):
-    tag: int
-    state: Literal["cold", "loading", "hot", "failed", "draining"]
-    slot: int | None
-    pages: int
-    running: int
-    waiting: int
 
 # (kind, request or adapter, value):
 #   ("admitted", request, line), ("token", request, token id), ("preempted", request, 0), ("finished", request, reason),
@@ -81,6 +73,10 @@ class Core:
     def has_work(self) -> bool: ...
     def check(self) -> str | None: ...
     def dump(self) -> str: ...
+    # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_reserved, slots_free, adapters_loading,
+    # adapters_active, the counters (plans, added, refused, admissions, preemptions, page_ins, page_ins_failed, evictions,
+    # urgent, tokens_computed, tokens_sampled, finished, aborted, failed); adapters: id -> (state, running, waiting, pages)
+    # with state cold, loading, hot, failed or draining
     def stats(self) -> dict[str, Any]: ...
 
 def run_script(text: str) -> str: ...

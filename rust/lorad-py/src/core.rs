@@ -332,7 +332,7 @@ impl Core {
         self.core.dump()
     }
 
-    /// Figures: running, waiting, pages by owner, counters; `adapters`: id → dict.
+    /// Figures: running, waiting, pages by owner, counters; `adapters`: id → (state, running, waiting, pages).
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, dict) = (self.core.stats(), PyDict::new(py));
         let figures = [
@@ -341,10 +341,10 @@ impl Core {
             ("adapters_loading", stats.adapters_loading),
             ("adapters_active", stats.adapters_active),
             ("slots_free", stats.slots_free),
-            ("pages_total", stats.pages_total),
+            ("pages", stats.pages_total),
             ("pages_free", stats.pages_free),
-            ("pages_sequence", stats.pages_sequence),
-            ("pages_adapter", stats.pages_adapter),
+            ("pages_sequences", stats.pages_sequence),
+            ("pages_adapters", stats.pages_adapter),
             ("pages_reserved", stats.pages_reserved),
         ];
         for (name, figure) in figures {
@@ -355,14 +355,8 @@ impl Core {
         }
         let adapters = PyDict::new(py);
         for adapter in self.core.adapter_stats() {
-            let entry = PyDict::new(py);
-            entry.set_item("tag", adapter.tag)?;
-            entry.set_item("state", adapter.state)?;
-            entry.set_item("slot", adapter.slot)?;
-            entry.set_item("pages", adapter.pages)?;
-            entry.set_item("running", adapter.running)?;
-            entry.set_item("waiting", adapter.waiting)?;
-            adapters.set_item(adapter.adapter.number(), entry)?;
+            let figures = (adapter.state, adapter.running, adapter.waiting, adapter.pages);
+            adapters.set_item(adapter.adapter.number(), figures)?;
         }
         dict.set_item("adapters", adapters)?;
         Ok(dict)

@@ -18,7 +18,7 @@
 //!
 //! | command | meaning |
 //! | --- | --- |
-//! | `core limit=n …` | a new core; limits as in [`Config`](crate::Config), small by default |
+//! | `core limit=n …` | a new core; limits as in [`Config`], small by default |
 //! | `register name pages=n layers=n tag=n` | an adapter, called `name` in this script |
 //! | `unregister name` | |
 //! | `add id adapter=name prompt=n max=n stop=t,t tenant=n` | a request with a prompt of n tokens: id·1000, id·1000 + 1, … |

@@ -55,8 +55,9 @@ fn a_warm_step_allocates_nothing() {
     };
     let mut core = Core::new(config).unwrap();
     let mut plan = vec![0; core.plan_layout().length()];
-    let adapters: Vec<_> =
-        (1..=20).map(|tag| core.register(AdapterSpec { tag, pages: 1 + tag % 7, layers: 1 }).unwrap()).collect();
+    let adapters: Vec<_> = (1..=20)
+        .map(|tag| core.register(AdapterSpec { tag, pages: 1 + tag % 7, layers: 1 }).unwrap())
+        .collect();
     for id in 0..600 {
         let adapter = (id % 7 != 0).then(|| adapters[(id * id % 20) as usize]);
         let (prompt, max_tokens) = (vec![1; 1 + (id * 7 % 60) as usize], 1 + (id * 5 % 40) as u32);
