@@ -50,6 +50,19 @@ def used_s(pids: list[int]) -> float:
     return total / TICK_HZ
 
 
+def prioritise(pid: int, nice: int) -> None:
+    """Sets a new session leader's nice value, and its session's where the scheduler groups by session.
+
+    With that grouping (autogroup), a nice value counts only within one session, not against other sessions.
+    """
+    if nice == 0:
+        return
+    os.setpriority(os.PRIO_PROCESS, pid, nice)
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text(str(nice))
+
+
 @contextmanager
 def holding(lock: Path | None) -> Iterator[None]:
     """Holds a file's lock (as flock(1) does), for machines where other heavy jobs take turns through it."""

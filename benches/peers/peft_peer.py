@@ -13,6 +13,7 @@ from typing import Any
 
 from cases import Answer, Burst, Case, prompts_of
 from layout import PEFT, TORCH, Layout, adapter_name, timing_env
+from machine import prioritise
 from prompts import NEW_TOKENS
 from serving import BURST_LIMIT_S, Side
 
@@ -43,6 +44,7 @@ class PeftPeer(Side):
                 stderr=out,
                 start_new_session=True,
             )
+        prioritise(self.process.pid, self.nice)
         try:
             self._answer(self.start_limit_s)
         except BaseException:

@@ -24,7 +24,7 @@ from cases import CASES, Burst, Case, Reference, find_faults
 from layout import Layout
 from llama_cpp import LlamaCpp
 from lorad_peer import Lorad
-from machine import busy_s, cores, cpu_model, holding, used_s
+from machine import busy_s, cores, cpu_model, holding, prioritise, used_s
 from peft_peer import PeftPeer
 from prompts import variant_of
 from serving import Side, process_tree
@@ -132,12 +132,15 @@ def main() -> None:
     parser.add_argument("--peft-dtype", choices=["float32", "bfloat16"], default=PeftPeer.dtype)
     parser.add_argument("--json", type=Path, default=None, help="where to write the figures as data")
     parser.add_argument("--lock", type=Path, default=None, help="file to hold locked during each repeat")
+    parser.add_argument("--nice", type=int, default=0, help="nice value of the load and of every side")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     layout = Layout.of(options.dir)
     if not layout.reference.exists():
         sys.exit(f"{layout.root} is not complete: run install.py first")
     reference = Reference(layout.reference)
+    Side.nice = options.nice
+    prioritise(os.getpid(), options.nice)
     VllmCpu.dtype, PeftPeer.dtype = options.vllm_dtype, options.peft_dtype
     picked = chosen(options.only, figures, "--only")
     names = chosen(options.peers, list(SIDES), "--peers")

@@ -18,9 +18,10 @@ import aiohttp
 
 from cases import Answer, Burst, Case, prompts_of
 from layout import Layout, timing_env
+from machine import prioritise
 
 HOST = "127.0.0.1"
-BURST_LIMIT_S = 300.0
+BURST_LIMIT_S = 180.0
 """A burst that takes longer than this is given up and has no speed."""
 
 
@@ -51,6 +52,7 @@ class Side(ABC):
 
     name: str
     start_limit_s: float = 240.0
+    nice = 0
 
     def __init__(self, layout: Layout, threads: int, log: Path) -> None:
         """Nothing is started yet."""
@@ -152,6 +154,7 @@ class HttpSide(Side):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        prioritise(self.process.pid, self.nice)
         try:
             asyncio.run(self._until_ready())
         except BaseException:
