@@ -8,5 +8,5 @@ for tenant in tenants():
     engine.load_adapter(tenant.name, str(tenant.path))
 request = engine.add("Define: lawyer", model=tenants()[0].name, max_tokens=24)
 while engine.step():
-    print(engine.plan_text(), request, sep="\n")  # noqa: T201
-print(engine.dump(), request.text, sep="\n")  # noqa: T201
+    print(engine.plan_text(), request, sep="\n")
+print(engine.dump(), request.text, sep="\n")

@@ -222,9 +222,9 @@ class Engine:
         finished: list[messages.Finished] = []
         for kind, subject, value in self.core.drain_events():
             if kind == "token":
-                tokens.append(messages.Token(subject, value, logprobs.get(subject)))
+                tokens.append(messages.Token(subject, int(value), logprobs.get(subject)))
             elif kind == "finished":
-                finished.append(self._end(subject, value, tokens))
+                finished.append(self._end(subject, str(value), tokens))
             elif kind == "adapter_gone":
                 self.worker.drop_adapter(subject)
                 self._generations.pop(subject, None)

@@ -21,7 +21,7 @@ from aiohttp import web
 from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
-from lorad.errors import LoradError, ModelRejected, Unavailable
+from lorad.errors import ModelRejected, Unavailable
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
 from lorad.text.model import TextModel, load_text_model
@@ -105,12 +105,9 @@ class Server:
 
     async def _load(self, registry: Registry, modules: dict[str, str]) -> None:
         for name, path in modules.items():
-            try:
-                registry.check_name(name)
-                info = await self.engine.load_adapter(name, str(Path(path).expanduser()))
-                registry.publish(info)
-            except LoradError as error:
-                raise type(error)(f"adapter {name!r}: {error.message}", code=error.code, param=error.param) from None
+            registry.check_name(name)
+            info = await self.engine.load_adapter(name, str(Path(path).expanduser()))
+            registry.publish(info)
             self._on_adapter(info)
 
     async def _listen(self, text: TextModel, registry: Registry) -> None:

@@ -99,7 +99,13 @@ class Ops:
         table: _core.AdapterTable,
     ) -> None:
         self._arena = arena
-        self._geometry = tuple(geometry)
+        self._geometry: tuple[int, int, int, int, str] = (
+            geometry.layers,
+            geometry.kv_heads,
+            geometry.page_tokens,
+            geometry.head_dim,
+            geometry.element,
+        )
         self._page_table = page_table
         self._table = table
         self._scale = geometry.head_dim**-0.5
