@@ -44,6 +44,8 @@ pub struct Tile<'a> {
     pub geometry: KvGeometry,
     /// Where K begins in a page.
     pub key_offset: usize,
+    /// The first K of the tile that comes next, to be fetched meanwhile; may be empty.
+    pub next: &'a [u8],
 }
 
 impl Tile<'_> {
@@ -140,7 +142,7 @@ pub fn paged_attention(
     }
     let out = Parts::new(out);
     let pages = &row_pages;
-    let run = |item: &Item, state: &mut State| {
+    let run = |item: &Item, next: Option<&Item>, state: &mut State| {
         let first_token = rows.offset[item.row] as usize;
         let column = |query: usize| (item.head * shared + query % shared) * head_dim;
         let queries = item.end - item.begin;
@@ -154,8 +156,13 @@ pub fn paged_attention(
         }
         let q = std::mem::take(&mut state.q);
         let key_offset = geometry.key_offset(layer, item.head);
+        let next = next.map_or(&[][..], |next| {
+            let (page, offset) = (pages[next.row][0] as usize, geometry.key_offset(layer, next.head));
+            // SAFETY: as in `Tile::key_value`.
+            unsafe { arena.read(page, offset, geometry.block_bytes()) }
+        });
         let tile =
-            Tile { q: &q, seen: &seen[..queries], pages: pages[item.row], arena, geometry, key_offset };
+            Tile { q: &q, seen: &seen[..queries], pages: pages[item.row], arena, geometry, key_offset, next };
         state.scores.resize((TILE_QUERIES * tile.block_keys()).max(state.scores.len()), 0.0);
         state.acc.clear();
         state.acc.resize(queries * head_dim, 0.0);
@@ -179,7 +186,9 @@ pub fn paged_attention(
         state.q = q;
     };
     cpu.pool.run_balanced(&costs, &|range| {
-        STATE.with_borrow_mut(|state| items[range].iter().for_each(|item| run(item, state)));
+        STATE.with_borrow_mut(|state| {
+            range.clone().for_each(|i| run(&items[i], items[..range.end].get(i + 1), state))
+        });
     });
     Ok(())
 }

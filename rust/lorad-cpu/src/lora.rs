@@ -53,6 +53,8 @@ pub struct ShrinkChunk<'a> {
     pub s_stride: usize,
     /// Add to s (a later chunk of a cut row) or set it.
     pub add: bool,
+    /// What comes after `weights`, to be fetched meanwhile; may be empty.
+    pub next: &'a [u8],
 }
 
 /// A chunk of B and how it meets s and y.
@@ -74,6 +76,8 @@ pub struct ExpandChunk<'a> {
     pub coefficient_stride: usize,
     /// Elements between rows of y.
     pub y_stride: usize,
+    /// What comes after `weights`, to be fetched meanwhile; may be empty.
+    pub next: &'a [u8],
 }
 
 /// `s[t, j] (+)= Σ_i x[t, i] · weights[j, i]`.
@@ -136,6 +140,30 @@ impl Unit<'_> {
 struct Task {
     unit: usize,
     range: Range<usize>,
+}
+
+impl Task {
+    /// The chunks of A whose rank rows are in this part.
+    fn a_chunks<'u>(&'u self, units: &'u [Unit<'_>]) -> impl Iterator<Item = (&'u Unit<'u>, &'u Chunk)> {
+        let unit = &units[self.unit];
+        let chunks = unit.slot.layout().a_chunks(unit.span).iter();
+        chunks
+            .filter(|chunk| self.range.contains(&(chunk.rank_begin as usize)))
+            .map(move |chunk| (unit, chunk))
+    }
+
+    /// The chunks of B that meet this part, and the columns that they share with it.
+    fn b_chunks<'u>(
+        &'u self,
+        units: &'u [Unit<'_>],
+    ) -> impl Iterator<Item = (&'u Unit<'u>, &'u Chunk, Range<usize>)> {
+        let unit = &units[self.unit];
+        unit.slot.layout().b_chunks(unit.span).iter().filter_map(move |chunk| {
+            let (begin, end) = (chunk.begin as usize, (chunk.begin + chunk.len) as usize);
+            let columns = self.range.start.max(begin)..self.range.end.min(end);
+            (!columns.is_empty()).then_some((unit, chunk, columns))
+        })
+    }
 }
 
 /// Work lists and s, kept from call to call.
@@ -228,13 +256,27 @@ pub fn lora(
         let (s, y) = (Parts::new(&mut scratch.s), Parts::new(y));
         let [shrinks, expands] = &scratch.tasks;
         cpu.pool.run_balanced(&scratch.costs[0], &|tasks| {
-            for task in &shrinks[tasks] {
-                shrink(cpu.level, arena, &units[task.unit], task.range.clone(), x, in_features, &s);
+            let mut pieces = shrinks[tasks].iter().flat_map(|task| task.a_chunks(&units)).peekable();
+            while let Some((unit, chunk)) = pieces.next() {
+                let next = pieces.peek().map_or(&[][..], |(unit, chunk)| weights(arena, unit.slot, chunk));
+                shrink(cpu.level, weights(arena, unit.slot, chunk), next, unit, chunk, x, in_features, &s);
             }
         });
         cpu.pool.run_balanced(&scratch.costs[1], &|tasks| {
-            for task in &expands[tasks] {
-                expand(cpu.level, arena, &units[task.unit], task.range.clone(), &s, &y, y_width);
+            let mut pieces = expands[tasks].iter().flat_map(|task| task.b_chunks(&units)).peekable();
+            while let Some((unit, chunk, columns)) = pieces.next() {
+                let next = pieces.peek().map_or(&[][..], |(unit, chunk, _)| weights(arena, unit.slot, chunk));
+                expand(
+                    cpu.level,
+                    weights(arena, unit.slot, chunk),
+                    next,
+                    unit,
+                    chunk,
+                    columns,
+                    &s,
+                    &y,
+                    y_width,
+                );
             }
         });
     });
@@ -282,83 +324,73 @@ fn weights<'a>(arena: &'a Arena<'_>, slot: &Slot, chunk: &Chunk) -> &'a [u8] {
 
 fn shrink(
     level: Level,
-    arena: &Arena<'_>,
+    weights: &[u8],
+    next: &[u8],
     unit: &Unit<'_>,
-    ranks: Range<usize>,
+    chunk: &Chunk,
     x: &[f32],
     in_features: usize,
     s: &Parts<'_, f32>,
 ) {
-    for chunk in unit.slot.layout().a_chunks(unit.span) {
-        let rank_begin = chunk.rank_begin as usize;
-        if !ranks.contains(&rank_begin) {
-            continue;
-        }
-        let piece = ShrinkChunk {
-            weights: weights(arena, unit.slot, chunk),
-            rows: chunk.rows as usize,
-            len: chunk.len as usize,
-            tokens: unit.tokens.len(),
-            x_stride: in_features,
-            s_stride: chunk.rows as usize,
-            add: chunk.begin > 0,
-        };
-        let x = &x[unit.tokens.start * in_features + chunk.begin as usize..];
-        let tokens = unit.tokens.len();
-        // SAFETY: tasks of a phase have disjoint (unit, tile).
-        let s = unsafe { s.part(unit.s_begin + rank_begin * tokens, piece.rows * tokens) };
-        with_number!(unit.slot.layout().element(), N => match level {
-            Level::Portable => shrink_scalar::<N>(&piece, x, s),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.shrink::<N>(&piece, x, s),
-        });
-    }
+    let (rows, tokens) = (chunk.rows as usize, unit.tokens.len());
+    let piece = ShrinkChunk {
+        weights,
+        rows,
+        len: chunk.len as usize,
+        tokens,
+        x_stride: in_features,
+        s_stride: rows,
+        add: chunk.begin > 0,
+        next,
+    };
+    let x = &x[unit.tokens.start * in_features + chunk.begin as usize..];
+    // SAFETY: tasks of a phase have disjoint (unit, tile).
+    let s = unsafe { s.part(unit.s_begin + chunk.rank_begin as usize * tokens, rows * tokens) };
+    with_number!(unit.slot.layout().element(), N => match level {
+        Level::Portable => shrink_scalar::<N>(&piece, x, s),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2(avx2) => avx2.shrink::<N>(&piece, x, s),
+    });
 }
 
 fn expand(
     level: Level,
-    arena: &Arena<'_>,
+    weights: &[u8],
+    next: &[u8],
     unit: &Unit<'_>,
+    chunk: &Chunk,
     columns: Range<usize>,
     s: &Parts<'_, f32>,
     y: &Parts<'_, f32>,
     y_width: usize,
 ) {
-    let (rank, tokens, scale) = (unit.rank(), unit.tokens.len(), unit.span.shape.scale);
+    let (rows, tokens, scale) = (chunk.rows as usize, unit.tokens.len(), unit.span.shape.scale);
     let element = unit.slot.layout().element();
     // SAFETY: shrink has ended; nobody writes s in this phase.
-    let s = unsafe { s.read(unit.s_begin, tokens * rank) };
+    let s = unsafe { s.read(unit.s_begin + chunk.rank_begin as usize * tokens, rows * tokens) };
     let mut coefficients = [0f32; UNIT_TOKENS * TILE_ROWS];
-    for chunk in unit.slot.layout().b_chunks(unit.span) {
-        let (begin, end) = (chunk.begin as usize, (chunk.begin + chunk.len) as usize);
-        let (first, last) = (columns.start.max(begin), columns.end.min(end));
-        if first >= last {
-            continue;
-        }
-        let rows = chunk.rows as usize;
-        let s = &s[chunk.rank_begin as usize * tokens..][..rows * tokens];
-        for (coefficient, s) in coefficients.iter_mut().zip(s) {
-            *coefficient = scale * s;
-        }
-        let piece = ExpandChunk {
-            weights: &weights(arena, unit.slot, chunk)[(first - begin) * element.bytes()..],
-            rows,
-            stride: chunk.len as usize,
-            columns: last - first,
-            tokens,
-            coefficients: &coefficients,
-            coefficient_stride: rows,
-            y_stride: y_width,
-        };
-        let y_begin = unit.tokens.start * y_width + unit.column + first;
-        // Tasks of a phase have disjoint (unit, columns), and units share a row only in the columns of other modules,
-        // which don't overlap.
-        with_number!(element, N => match level {
-            // SAFETY: as above.
-            Level::Portable => unsafe { expand_scalar::<N>(&piece, y, y_begin) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Level::Avx2(avx2) => unsafe { avx2.expand::<N>(&piece, y, y_begin) },
-        });
+    for (coefficient, s) in coefficients.iter_mut().zip(s) {
+        *coefficient = scale * s;
     }
+    let piece = ExpandChunk {
+        weights: &weights[(columns.start - chunk.begin as usize) * element.bytes()..],
+        rows,
+        stride: chunk.len as usize,
+        columns: columns.len(),
+        tokens,
+        coefficients: &coefficients,
+        coefficient_stride: rows,
+        y_stride: y_width,
+        next,
+    };
+    let y_begin = unit.tokens.start * y_width + unit.column + columns.start;
+    // Tasks of a phase have disjoint (unit, columns), and units share a row only in the columns of other modules,
+    // which don't overlap.
+    with_number!(element, N => match level {
+        // SAFETY: as above.
+        Level::Portable => unsafe { expand_scalar::<N>(&piece, y, y_begin) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx2(avx2) => unsafe { avx2.expand::<N>(&piece, y, y_begin) },
+    });
 }

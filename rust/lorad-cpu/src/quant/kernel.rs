@@ -7,6 +7,8 @@ use crate::shared::Parts;
 
 /// Weight rows side by side.
 pub const LANES: usize = 8;
+/// Groups of rows that a panel holds at most: they share each activation that is loaded.
+pub const GROUPS: usize = 2;
 /// Columns that share a scale.
 pub const BLOCK: usize = 32;
 
@@ -26,24 +28,26 @@ pub struct Rounded<'a> {
 /// What a panel's bytes mean.
 #[derive(Clone, Copy)]
 pub enum Weights<'a> {
-    /// 0..=15, and a minimum `[blocks, 8]` that is added to each weight.
+    /// 0..=15, and a minimum `[groups, blocks, 8]` that is added to each weight.
     Small {
         /// The minima.
-        min: Option<&'a [f32]>,
+        min: &'a [f32],
     },
     /// -128..=127.
     Signed,
 }
 
-/// Eight rows, one byte a weight.
+/// Up to [`GROUPS`] groups of eight rows, one byte a weight.
 pub struct Panel<'a> {
-    /// `[blocks][8 groups of columns][8 rows][4 columns]`.
+    /// `[groups][blocks]`, `stride` bytes apart: `[8 groups of columns][8 rows][4 columns]`.
     pub q: &'a [u8],
-    /// `[blocks, 8]`.
+    /// Bytes between blocks.
+    pub stride: usize,
+    /// `[groups, blocks, 8]`.
     pub scale: &'a [f32],
     /// What `q` means.
     pub weights: Weights<'a>,
-    /// Rows that exist, 1 to 8.
+    /// Rows that exist.
     pub rows: usize,
 }
 
@@ -98,11 +102,12 @@ pub unsafe fn multiply_scalar(
     for t in tokens {
         // SAFETY: the caller's promise.
         let y = unsafe { y.part(y_begin + t * y_stride, panel.rows) };
-        for (lane, y) in y.iter_mut().enumerate() {
+        for (row, y) in y.iter_mut().enumerate() {
+            let (group, lane) = (row / LANES, row % LANES);
             let mut acc = 0f32;
             for block in 0..x.blocks {
                 let xq = &x.q[(t * x.blocks + block) * BLOCK..][..BLOCK];
-                let w = &panel.q[block * LANES * BLOCK..][..LANES * BLOCK];
+                let w = &panel.q[(group * x.blocks + block) * panel.stride..][..LANES * BLOCK];
                 let mut dot = 0i32;
                 for (column, xq) in xq.iter().enumerate() {
                     let w = w[(column / 4 * LANES + lane) * 4 + column % 4];
@@ -113,10 +118,10 @@ pub unsafe fn multiply_scalar(
                     };
                     dot += w * i32::from(*xq);
                 }
-                let at = t * x.blocks + block;
-                acc += dot as f32 * (panel.scale[block * LANES + lane] * x.scale[at]);
-                if let Weights::Small { min: Some(min) } = panel.weights {
-                    acc += min[block * LANES + lane] * x.sum[at];
+                let (at, wide) = (t * x.blocks + block, (group * x.blocks + block) * LANES + lane);
+                acc += dot as f32 * (panel.scale[wide] * x.scale[at]);
+                if let Weights::Small { min } = panel.weights {
+                    acc += min[wide] * x.sum[at];
                 }
             }
             *y = acc;

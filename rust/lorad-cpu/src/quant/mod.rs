@@ -15,11 +15,16 @@ use crate::cpu::{Cpu, Level};
 use crate::error::{index, length, require};
 use crate::shared::Parts;
 use crate::OpError;
-use kernel::{multiply_scalar, round_scalar, Panel, Rounded, Weights, BLOCK, LANES};
+use kernel::{multiply_scalar, round_scalar, Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
 use pack::{Kind, Packed};
 
 /// Rounded activations that stay in the second-level cache while all of a task's weights pass by.
 const ROUNDED_BYTES: usize = 160 << 10;
+/// Rows of a panel.
+const PANEL_ROWS: usize = GROUPS * LANES;
+/// Tokens up to which weights are multiplied as they are packed; with more, widening them once pays.
+#[cfg(target_arch = "x86_64")]
+const PACKED_TOKENS: usize = 3;
 /// Activations from which rounding them is shared among threads.
 const ROUND_PARALLEL: usize = 16 << 10;
 
@@ -36,7 +41,7 @@ struct Activations {
     sum: Vec<f32>,
 }
 
-/// Eight rows, widened for the dot products.
+/// A panel, widened for the dot products.
 #[derive(Default)]
 struct Wide {
     q: Vec<u8>,
@@ -87,40 +92,51 @@ impl QuantMatrix {
         ACTIVATIONS.with_borrow_mut(|activations| {
             let x = activations.round(cpu, x, n, cols / BLOCK);
             let y = Parts::new(y);
-            let groups = rows.div_ceil(LANES);
-            let tasks = if cpu.pool.threads() == 1 { 1 } else { groups.min(cpu.pool.threads() * 4) };
+            let panels = rows.div_ceil(PANEL_ROWS);
+            let tasks = if cpu.pool.threads() == 1 { 1 } else { panels.min(cpu.pool.threads() * 4) };
             cpu.pool.run(tasks, &|task| {
-                self.multiply_groups(cpu, groups * task / tasks..groups * (task + 1) / tasks, &x, n, &y);
+                self.multiply_panels(cpu, panels * task / tasks..panels * (task + 1) / tasks, &x, n, &y);
             });
         });
         Ok(())
     }
 
-    fn multiply_groups(
+    /// Multiplies the rows of some panels.
+    fn multiply_panels(
         &self,
         cpu: &Cpu,
-        groups: Range<usize>,
+        panels: Range<usize>,
         x: &Rounded<'_>,
         n: usize,
         y: &Parts<'_, f32>,
     ) {
         let rows = self.rows();
-        let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 8))).max(4) / 4 * 4;
+        #[cfg(target_arch = "x86_64")]
+        if let (Level::Avx2(avx2), 0..=PACKED_TOKENS) = (cpu.level, n) {
+            for panel in panels {
+                let (first, count) = self.panel_rows(panel);
+                let packed = self.packed.groups(panel * GROUPS, count.div_ceil(LANES));
+                // SAFETY: tasks have disjoint panels, that is columns of y.
+                unsafe { avx2.multiply_packed(self.kind(), packed, count, x, 0..n, y, first, rows) }
+            }
+            return;
+        }
+        let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 8))).max(12) / 12 * 12;
         WIDE.with_borrow_mut(|wide| {
             for begin in (0..n).step_by(tokens_max) {
                 let tokens = begin..n.min(begin + tokens_max);
-                for group in groups.clone() {
-                    let first = group * LANES;
-                    let panel = self.panel(cpu.level, wide, group, x.blocks);
+                for number in panels.clone() {
+                    let (first, _) = self.panel_rows(number);
+                    let panel = self.panel(cpu.level, wide, number, x.blocks);
                     match cpu.level {
-                        // SAFETY: tasks have disjoint groups, that is columns of y.
+                        // SAFETY: tasks have disjoint panels, that is columns of y.
                         Level::Portable => unsafe {
-                            multiply_scalar(&panel, x, tokens.clone(), y, first, rows)
+                            multiply_scalar(&panel, x, tokens.clone(), y, first, rows);
                         },
                         #[cfg(target_arch = "x86_64")]
                         // SAFETY: as above.
                         Level::Avx2(avx2) => unsafe {
-                            avx2.multiply(&panel, x, tokens.clone(), y, first, rows)
+                            avx2.multiply(&panel, x, tokens.clone(), y, first, rows);
                         },
                     }
                 }
@@ -128,50 +144,45 @@ impl QuantMatrix {
         });
     }
 
-    /// Widens a group of eight rows into `wide`, or views it where it's stored wide.
-    fn panel<'a>(&'a self, level: Level, wide: &'a mut Wide, group: usize, blocks: usize) -> Panel<'a> {
-        let kind = self.kind();
-        let (packed, stride) = (self.packed.group(group), kind.packed_bytes());
-        wide.q.resize(blocks * LANES * BLOCK, 0);
-        wide.scale.resize(blocks * LANES, 0.0);
-        let quants = kind.packed_quant_bytes();
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.unpack_scales(&packed[quants..], stride, &mut wide.scale),
-            Level::Portable => kernel::unpack_scales_scalar(&packed[quants..], stride, &mut wide.scale),
-        }
-        if kind == Kind::Q8_0 {
-            for (block, to) in wide.q.chunks_exact_mut(LANES * BLOCK).enumerate() {
-                to.copy_from_slice(&packed[block * stride..][..LANES * BLOCK]);
-            }
-        } else {
+    /// First row of a panel and how many it has.
+    fn panel_rows(&self, panel: usize) -> (usize, usize) {
+        let first = panel * PANEL_ROWS;
+        (first, PANEL_ROWS.min(self.rows() - first))
+    }
+
+    /// Widens a panel into `wide`; 8-bit quants are viewed where they are.
+    fn panel<'a>(&'a self, level: Level, wide: &'a mut Wide, panel: usize, blocks: usize) -> Panel<'a> {
+        let (kind, (_, rows)) = (self.kind(), self.panel_rows(panel));
+        let groups = rows.div_ceil(LANES);
+        let (packed, stride) = (self.packed.groups(panel * GROUPS, groups), kind.packed_bytes());
+        let (count, quants) = (groups * blocks, kind.packed_quant_bytes());
+        let scales = |packed: &[u8], out: &mut Vec<f32>| {
+            out.resize(count * LANES, 0.0);
             match level {
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2(avx2) => avx2.unpack_nibbles(packed, stride, &mut wide.q),
-                Level::Portable => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
-            }
-        }
-        let weights = match kind {
-            Kind::Q8_0 => Weights::Signed,
-            Kind::Q4_0 => {
-                // (q − 8) · d = q · d + (−8 d), exact: 8 is a power of two.
-                wide.min.clear();
-                wide.min.extend(wide.scale.iter().map(|scale| -8.0 * scale));
-                Weights::Small { min: Some(&wide.min) }
-            }
-            Kind::Q4_1 => {
-                wide.min.resize(blocks * LANES, 0.0);
-                let packed = &packed[quants + LANES * 2..];
-                match level {
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2(avx2) => avx2.unpack_scales(packed, stride, &mut wide.min),
-                    Level::Portable => kernel::unpack_scales_scalar(packed, stride, &mut wide.min),
-                }
-                Weights::Small { min: Some(&wide.min) }
+                Level::Avx2(avx2) => avx2.unpack_scales(packed, stride, out),
+                Level::Portable => kernel::unpack_scales_scalar(packed, stride, out),
             }
         };
-        let rows = LANES.min(self.rows() - group * LANES);
-        Panel { q: &wide.q, scale: &wide.scale, weights, rows }
+        scales(&packed[quants..], &mut wide.scale);
+        if kind == Kind::Q8_0 {
+            return Panel { q: packed, stride, scale: &wide.scale, weights: Weights::Signed, rows };
+        }
+        wide.q.resize(count * LANES * BLOCK, 0);
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(avx2) => avx2.unpack_nibbles(packed, stride, &mut wide.q),
+            Level::Portable => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
+        }
+        if kind == Kind::Q4_1 {
+            scales(&packed[quants + LANES * 2..], &mut wide.min);
+        } else {
+            // (q − 8) · d = q · d + (−8 d), exact: 8 is a power of two.
+            wide.min.clear();
+            wide.min.extend(wide.scale.iter().map(|scale| -8.0 * scale));
+        }
+        let weights = Weights::Small { min: &wide.min };
+        Panel { q: &wide.q, stride: LANES * BLOCK, scale: &wide.scale, weights, rows }
     }
 
     /// `out [rows, cols]`, bit for bit what the file holds.
@@ -239,6 +250,3 @@ fn check(kind: Kind, data: &[u8], rows: usize, cols: usize) -> Result<(), OpErro
     let bytes = (cols / BLOCK).checked_mul(kind.file_bytes()).and_then(|row| row.checked_mul(rows));
     length("data", bytes.unwrap_or(usize::MAX), data.len())
 }
-
-#[cfg(test)]
-mod tests;

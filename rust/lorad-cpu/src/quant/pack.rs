@@ -123,15 +123,15 @@ impl Packed {
         self.data.len()
     }
 
-    /// The blocks of eight rows from row 8 · `group`.
-    pub fn group(&self, group: usize) -> &[u8] {
+    /// The blocks of `count` groups of eight rows, from row 8 · `group`.
+    pub fn groups(&self, group: usize, count: usize) -> &[u8] {
         let bytes = self.cols / BLOCK * self.kind.packed_bytes();
-        &self.data[self.start + group * bytes..][..bytes]
+        &self.data[self.start + group * bytes..][..count * bytes]
     }
 
     /// Widens one row, in the arithmetic of gguf-py: no fused multiply-add.
     pub fn row(&self, row: usize, out: &mut [f32]) {
-        let (group, lane) = (self.group(row / LANES), row % LANES);
+        let (group, lane) = (self.groups(row / LANES, 1), row % LANES);
         for (block, out) in group.chunks_exact(self.kind.packed_bytes()).zip(out.chunks_exact_mut(BLOCK)) {
             let (quants, scalars) = block.split_at(self.kind.packed_quant_bytes());
             let scalar = |index: usize| {

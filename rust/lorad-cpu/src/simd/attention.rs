@@ -9,6 +9,8 @@ use crate::kv::KvGeometry;
 
 /// Pages of a block at most: a page has a multiple of 8 tokens.
 const BLOCK_PAGES: usize = BLOCK_KEYS / 8;
+/// Bytes asked for ahead at most: more would push out what is in use.
+const FETCH_MAX: usize = 4096;
 
 impl Avx2 {
     /// See [`crate::attention::attend_scalar`]; `page_tokens` and `head_dim` are multiples of 8.
@@ -27,8 +29,10 @@ impl Avx2 {
             for (index, page) in pages[..count].iter_mut().enumerate() {
                 *page = tile.key_value(begin / page_tokens + index);
             }
+            let more = begin + block < seen_max;
+            let next = if more { tile.key_value((begin + block) / page_tokens).0 } else { tile.next };
             // SAFETY: `self` proves the features; the asserts above and the sizes of `key_value` bound all accesses.
-            unsafe { block_of::<N>(tile, state, begin, keys, &pages[..count]) }
+            unsafe { block_of::<N>(tile, state, begin, keys, &pages[..count], next) }
         }
     }
 }
@@ -40,13 +44,17 @@ unsafe fn block_of<N: Wide>(
     begin: usize,
     keys: usize,
     pages: &[(&[u8], &[u8])],
+    next: &[u8],
 ) {
     let KvGeometry { page_tokens, head_dim, .. } = tile.geometry;
     let (queries, block) = (tile.seen.len(), tile.block_keys());
     let scores = state.scores.as_mut_ptr();
     // SAFETY: `attend`'s asserts.
     unsafe {
-        for (index, (k, _)) in pages.iter().enumerate() {
+        for (index, (k, v)) in pages.iter().enumerate() {
+            // Pages are scattered: fetch this one's values and the next one's keys while its scores are made.
+            fetch(v);
+            fetch(pages.get(index + 1).map_or(next, |(k, _)| k));
             let here = page_tokens.min(keys - index * page_tokens);
             let mut slot = 0;
             while slot < here {
@@ -76,19 +84,34 @@ unsafe fn block_of<N: Wide>(
         while query < queries {
             let weights = scores.add(query * block);
             let acc = state.acc.as_mut_ptr().add(query * head_dim);
-            let many = if queries - query >= 3 { 3 } else { 1 };
+            let many = match queries - query {
+                6.. => 6,
+                3.. => 3,
+                _ => 1,
+            };
             let mut d = 0;
             while d < head_dim {
                 let acc = acc.add(d);
                 d += match (head_dim - d, many) {
+                    (16.., 6) => mix::<N, 6, 2>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (_, 6) => mix::<N, 6, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
                     (32.., 3) => mix::<N, 3, 4>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    (32.., _) => mix::<N, 1, 4>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
                     (_, 3) => mix::<N, 3, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    _ => mix::<N, 1, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (64.., _) => mix::<N, 1, 8>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (_, _) => mix::<N, 1, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
                 };
             }
             query += many;
         }
+    }
+}
+
+/// Asks for all lines of `bytes`.
+#[inline(always)]
+unsafe fn fetch(bytes: &[u8]) {
+    for at in (0..bytes.len().min(FETCH_MAX)).step_by(64) {
+        // SAFETY: within `bytes`, and a prefetch can't fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().add(at).cast()) };
     }
 }
 
@@ -197,14 +220,28 @@ unsafe fn mix<N: Wide, const Q: usize, const V: usize>(
             let weights = weights.add(index * page_tokens);
             for slot in 0..page_tokens.min(keys - index * page_tokens) {
                 let value = values.as_ptr().add((slot * head_dim + d) * N::SIZE);
-                let mut w = [_mm256_setzero_ps(); V];
-                for (v, w) in w.iter_mut().enumerate() {
-                    *w = N::load8(value.add(v * 8 * N::SIZE));
-                }
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    let weight = _mm256_set1_ps(*weights.add(i * block + slot));
+                // The smaller side is held, so that accumulators, that side and one more fit 16 registers.
+                if V > Q {
+                    let mut held = [_mm256_setzero_ps(); Q];
+                    for (i, held) in held.iter_mut().enumerate() {
+                        *held = _mm256_set1_ps(*weights.add(i * block + slot));
+                    }
                     for v in 0..V {
-                        acc[v] = _mm256_fmadd_ps(weight, w[v], acc[v]);
+                        let w = N::load8(value.add(v * 8 * N::SIZE));
+                        for i in 0..Q {
+                            acc[i][v] = _mm256_fmadd_ps(held[i], w, acc[i][v]);
+                        }
+                    }
+                } else {
+                    let mut held = [_mm256_setzero_ps(); V];
+                    for (v, held) in held.iter_mut().enumerate() {
+                        *held = N::load8(value.add(v * 8 * N::SIZE));
+                    }
+                    for (i, acc) in acc.iter_mut().enumerate() {
+                        let weight = _mm256_set1_ps(*weights.add(i * block + slot));
+                        for v in 0..V {
+                            acc[v] = _mm256_fmadd_ps(weight, held[v], acc[v]);
+                        }
                     }
                 }
             }

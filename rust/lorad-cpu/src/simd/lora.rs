@@ -5,6 +5,8 @@
 
 use std::arch::x86_64::*;
 
+use lorad_blocks::layout::TILE_ROWS;
+
 use super::wide::{sum, sum4, Wide};
 use super::Avx2;
 use crate::lora::{ExpandChunk, ShrinkChunk};
@@ -44,10 +46,9 @@ unsafe fn shrink<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
         while t < tokens {
             let (x, s) = (x.add(t * x_stride), s.add(t * s_stride));
             let many = match tokens - t {
-                1 => 1,
-                2 => 2,
-                4 => 2,
-                _ => 3,
+                6.. => 6,
+                3..=5 => 3,
+                left => left,
             };
             let mut j = 0;
             while j < rows {
@@ -59,8 +60,10 @@ unsafe fn shrink<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
                     (_, 1) => shrink_tile::<N, 1, 1>(a, chunk, x, s),
                     (4.., 2) => shrink_tile::<N, 4, 2>(a, chunk, x, s),
                     (_, 2) => shrink_tile::<N, 1, 2>(a, chunk, x, s),
-                    (4.., _) => shrink_tile::<N, 4, 3>(a, chunk, x, s),
-                    _ => shrink_tile::<N, 1, 3>(a, chunk, x, s),
+                    (4.., 3) => shrink_tile::<N, 4, 3>(a, chunk, x, s),
+                    (_, 3) => shrink_tile::<N, 1, 3>(a, chunk, x, s),
+                    (2.., _) => shrink_tile::<N, 2, 6>(a, chunk, x, s),
+                    _ => shrink_tile::<N, 1, 6>(a, chunk, x, s),
                 };
             }
             t += many;
@@ -82,6 +85,9 @@ unsafe fn shrink_tile<N: Wide, const R: usize, const T: usize>(
         let mut acc = [[_mm256_setzero_ps(); R]; T];
         let mut i = 0;
         while i + 8 <= len {
+            if T == 1 && R == TILE_ROWS {
+                ahead::<N>(chunk.next, i);
+            }
             let mut w = [_mm256_setzero_ps(); R];
             for (j, w) in w.iter_mut().enumerate() {
                 *w = N::load8(a.add((j * len + i) * N::SIZE));
@@ -120,50 +126,86 @@ unsafe fn shrink_tile<N: Wide, const R: usize, const T: usize>(
     R
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn expand<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
-    let ExpandChunk { columns, tokens, y_stride, coefficient_stride, .. } = *chunk;
-    let (b, c) = (chunk.weights.as_ptr(), chunk.coefficients.as_ptr());
-    // SAFETY: the wrapper's asserts.
-    unsafe {
-        let mut at = 0;
-        while at < columns {
-            let b = b.add(at * N::SIZE);
-            let (mut t, mut width) = (0, 1);
-            while t < tokens {
-                let (c, y) = (c.add(t * coefficient_stride), y.add(t * y_stride + at));
-                // The column step depends on `columns` only, so all tokens of a block take the same one.
-                (width, t) = match (columns - at, tokens - t) {
-                    (32.., _) if tokens == 1 => (32, t + expand_tile::<N, 1, 4>(b, chunk, c, y)),
-                    (16.., 6..) => (16, t + expand_tile::<N, 6, 2>(b, chunk, c, y)),
-                    (16.., 4..) => (16, t + expand_tile::<N, 4, 2>(b, chunk, c, y)),
-                    (16.., 2..) => (16, t + expand_tile::<N, 2, 2>(b, chunk, c, y)),
-                    (16.., _) => (16, t + expand_tile::<N, 1, 2>(b, chunk, c, y)),
-                    (8.., 4..) => (8, t + expand_tile::<N, 4, 1>(b, chunk, c, y)),
-                    (8.., _) => (8, t + expand_tile::<N, 1, 1>(b, chunk, c, y)),
-                    _ => {
-                        for j in 0..chunk.rows {
-                            let at = b.add(j * chunk.stride * N::SIZE);
-                            let weight = N::get(std::slice::from_raw_parts(at, N::SIZE), 0);
-                            *y = (*c.add(j)).mul_add(weight, *y);
-                        }
-                        (1, t + 1)
-                    }
-                };
-            }
-            at += width;
+/// Fetches what a step of eight columns of a full tile takes from the chunk that comes next: one token's work is bound
+/// by memory, and chunks are too short for the hardware to see a stream.
+#[inline(always)]
+unsafe fn ahead<N: Wide>(next: &[u8], column: usize) {
+    let step = TILE_ROWS * N::SIZE * 8;
+    let begin = column / 8 * step;
+    for line in (begin..begin + step).step_by(64) {
+        if line < next.len() {
+            // SAFETY: within `next`, and a prefetch can't fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(next.as_ptr().add(line).cast()) };
         }
     }
 }
 
-/// T tokens by V vectors of columns; returns T.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn expand<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
+    let ExpandChunk { tokens, y_stride, coefficient_stride, .. } = *chunk;
+    // SAFETY: the wrapper's asserts.
+    unsafe {
+        let mut t = 0;
+        // Token by token, so that the rows of y stay in the first cache while their columns are passed.
+        while t < tokens {
+            let (c, y) = (chunk.coefficients.as_ptr().add(t * coefficient_stride), y.add(t * y_stride));
+            t += match tokens - t {
+                6.. => expand_rows::<N, 6, 2>(chunk, c, y),
+                4.. => expand_rows::<N, 4, 2>(chunk, c, y),
+                2.. => expand_rows::<N, 2, 2>(chunk, c, y),
+                _ => expand_rows::<N, 1, 4>(chunk, c, y),
+            };
+        }
+    }
+}
+
+/// All columns of T tokens, V vectors at a time; returns T.
+#[inline(always)]
+unsafe fn expand_rows<N: Wide, const T: usize, const V: usize>(
+    chunk: &ExpandChunk<'_>,
+    c: *const f32,
+    y: *mut f32,
+) -> usize {
+    let ExpandChunk { rows, stride, columns, y_stride, coefficient_stride, .. } = *chunk;
+    let b = chunk.weights.as_ptr();
+    // SAFETY: the wrapper's asserts.
+    unsafe {
+        let mut at = 0;
+        while at + V * 8 <= columns {
+            if T == 1 {
+                for v in 0..V {
+                    ahead::<N>(chunk.next, at + v * 8);
+                }
+            }
+            expand_tile::<N, T, V>(b.add(at * N::SIZE), chunk, c, y.add(at));
+            at += V * 8;
+        }
+        while at + 8 <= columns {
+            expand_tile::<N, T, 1>(b.add(at * N::SIZE), chunk, c, y.add(at));
+            at += 8;
+        }
+        for at in at..columns {
+            for t in 0..T {
+                let y = y.add(t * y_stride + at);
+                for j in 0..rows {
+                    let weight = b.add((j * stride + at) * N::SIZE);
+                    let weight = N::get(std::slice::from_raw_parts(weight, N::SIZE), 0);
+                    *y = (*c.add(t * coefficient_stride + j)).mul_add(weight, *y);
+                }
+            }
+        }
+    }
+    T
+}
+
+/// T tokens by V vectors of columns.
 #[inline(always)]
 unsafe fn expand_tile<N: Wide, const T: usize, const V: usize>(
     b: *const u8,
     chunk: &ExpandChunk<'_>,
     c: *const f32,
     y: *mut f32,
-) -> usize {
+) {
     let ExpandChunk { rows, stride, y_stride, coefficient_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
@@ -191,5 +233,4 @@ unsafe fn expand_tile<N: Wide, const T: usize, const V: usize>(
             }
         }
     }
-    T
 }

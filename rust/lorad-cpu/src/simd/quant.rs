@@ -1,10 +1,12 @@
 //! Integer dot products: eight weight rows are the lanes, four columns one 32-bit lane; `maddubs` multiplies.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::wide::{max, sum};
 use super::Avx2;
-use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, LANES};
+use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
+use crate::quant::pack::Kind;
 use crate::shared::Parts;
 
 /// Bytes of a block of the panel: [`LANES`] rows of [`BLOCK`] columns.
@@ -46,25 +48,81 @@ impl Avx2 {
         self,
         panel: &Panel<'_>,
         x: &Rounded<'_>,
-        tokens: std::ops::Range<usize>,
+        tokens: Range<usize>,
         y: &Parts<'_, f32>,
         y_begin: usize,
         y_stride: usize,
     ) {
-        let blocks = panel.scale.len() / LANES;
-        assert!(panel.q.len() == blocks * PANEL_BLOCK && panel.rows > 0 && panel.rows <= LANES);
-        assert!(x.blocks == blocks && x.q.len() >= tokens.end * blocks * BLOCK);
-        assert!(x.scale.len() >= tokens.end * blocks && x.sum.len() >= tokens.end * blocks);
-        if let Weights::Small { min: Some(min) } = panel.weights {
-            assert_eq!(min.len(), panel.scale.len());
+        let (blocks, groups) = (x.blocks, panel.rows.div_ceil(LANES));
+        assert!(blocks > 0 && panel.rows > 0 && groups <= GROUPS && panel.stride >= PANEL_BLOCK);
+        assert!(panel.q.len() >= (groups * blocks - 1) * panel.stride + PANEL_BLOCK);
+        assert!(panel.scale.len() >= groups * blocks * LANES);
+        if let Weights::Small { min } = panel.weights {
+            assert!(min.len() >= groups * blocks * LANES);
         }
-        if tokens.is_empty() {
-            return;
-        }
-        let y = y.pointer(y_begin + tokens.start * y_stride, (tokens.len() - 1) * y_stride + panel.rows);
+        let Some(y) = check(x, &tokens, panel.rows, y, y_begin, y_stride) else { return };
+        let min = match panel.weights {
+            Weights::Small { min } => min.as_ptr(),
+            Weights::Signed => std::ptr::null(),
+        };
+        let q = panel.q.as_ptr();
+        let source =
+            Source { q, stride: panel.stride, scale: panel.scale.as_ptr(), min, blocks, rows: panel.rows };
         // SAFETY: `self` proves the features, the asserts bound all accesses, the caller owns the columns of y.
-        unsafe { multiply(panel, x, tokens, y, y_stride) }
+        unsafe {
+            match panel.weights {
+                Weights::Small { .. } => multiply::<SMALL>(&source, x, tokens, y, y_stride),
+                Weights::Signed => multiply::<SIGNED>(&source, x, tokens, y, y_stride),
+            }
+        }
     }
+
+    /// [`Avx2::multiply`] of few tokens straight from packed blocks: the same sums, nothing written between.
+    ///
+    /// # Safety
+    /// As for [`crate::quant::kernel::multiply_scalar`].
+    pub unsafe fn multiply_packed(
+        self,
+        kind: Kind,
+        packed: &[u8],
+        rows: usize,
+        x: &Rounded<'_>,
+        tokens: Range<usize>,
+        y: &Parts<'_, f32>,
+        y_begin: usize,
+        y_stride: usize,
+    ) {
+        let (blocks, groups) = (x.blocks, rows.div_ceil(LANES));
+        assert!(blocks > 0 && rows > 0 && groups <= GROUPS);
+        assert!(packed.len() >= groups * blocks * kind.packed_bytes());
+        let Some(y) = check(x, &tokens, rows, y, y_begin, y_stride) else { return };
+        let none = std::ptr::null();
+        let source =
+            Source { q: packed.as_ptr(), stride: kind.packed_bytes(), scale: none, min: none, blocks, rows };
+        // SAFETY: `self` proves the features, the asserts bound all accesses, the caller owns the columns of y.
+        unsafe {
+            match kind {
+                Kind::Q4_0 => multiply::<PACKED_Q4_0>(&source, x, tokens, y, y_stride),
+                Kind::Q4_1 => multiply::<PACKED_Q4_1>(&source, x, tokens, y, y_stride),
+                Kind::Q8_0 => multiply::<PACKED_Q8_0>(&source, x, tokens, y, y_stride),
+            }
+        }
+    }
+}
+
+/// Where y begins for these tokens, all bounds checked; none without tokens.
+fn check(
+    x: &Rounded<'_>,
+    tokens: &Range<usize>,
+    rows: usize,
+    y: &Parts<'_, f32>,
+    y_begin: usize,
+    y_stride: usize,
+) -> Option<*mut f32> {
+    assert!(x.q.len() >= tokens.end * x.blocks * BLOCK);
+    assert!(x.scale.len() >= tokens.end * x.blocks && x.sum.len() >= tokens.end * x.blocks);
+    let last = tokens.len().checked_sub(1)?;
+    Some(y.pointer(y_begin + tokens.start * y_stride, last * y_stride + rows))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -130,25 +188,66 @@ unsafe fn unpack_scales(packed: &[u8], stride: usize, scales: &mut [f32]) {
     }
 }
 
+/// Where a tile's weights come from; the meaning of `q` is the KIND below.
+struct Source {
+    q: *const u8,
+    /// Bytes between blocks of `q`.
+    stride: usize,
+    scale: *const f32,
+    min: *const f32,
+    blocks: usize,
+    rows: usize,
+}
+
+/// Bytes 0..=15, scales and minima widened.
+const SMALL: u8 = 0;
+/// Bytes -128..=127, scales widened.
+const SIGNED: u8 = 1;
+/// Blocks as they are packed, by kind.
+const PACKED_Q4_0: u8 = 2;
+const PACKED_Q4_1: u8 = 3;
+const PACKED_Q8_0: u8 = 4;
+
+const fn is_signed(kind: u8) -> bool {
+    kind == SIGNED || kind == PACKED_Q8_0
+}
+
+const fn is_nibbles(kind: u8) -> bool {
+    kind == PACKED_Q4_0 || kind == PACKED_Q4_1
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn multiply(
-    panel: &Panel<'_>,
+unsafe fn multiply<const KIND: u8>(
+    source: &Source,
     x: &Rounded<'_>,
-    tokens: std::ops::Range<usize>,
+    tokens: Range<usize>,
     y: *mut f32,
     y_stride: usize,
 ) {
+    if KIND == SIGNED && source.rows > LANES {
+        // The products of signed bytes need the registers that a second group would take.
+        // SAFETY: the second group's weights and columns of y follow the first's.
+        unsafe {
+            let first = Source { rows: LANES, ..*source };
+            multiply::<KIND>(&first, x, tokens.clone(), y, y_stride);
+            let q = source.q.add(source.blocks * source.stride);
+            let scale = source.scale.add(source.blocks * LANES);
+            let second = Source { q, scale, rows: source.rows - LANES, ..*source };
+            return multiply::<KIND>(&second, x, tokens, y.add(LANES), y_stride);
+        }
+    }
     let (mut t, mut y) = (tokens.start, y);
+    let two = source.rows > LANES;
     // SAFETY: the wrapper's asserts.
     unsafe {
         while t < tokens.end {
-            let many = match (tokens.end - t, panel.weights) {
-                (4.., Weights::Small { min: Some(_) }) => tile::<4, 1>(panel, x, t, y, y_stride),
-                (_, Weights::Small { min: Some(_) }) => tile::<1, 1>(panel, x, t, y, y_stride),
-                (4.., Weights::Small { min: None }) => tile::<4, 0>(panel, x, t, y, y_stride),
-                (_, Weights::Small { min: None }) => tile::<1, 0>(panel, x, t, y, y_stride),
-                (4.., Weights::Signed) => tile::<4, 2>(panel, x, t, y, y_stride),
-                (_, Weights::Signed) => tile::<1, 2>(panel, x, t, y, y_stride),
+            // Twice 16 rows share each broadcast activation; 3 tokens are what the registers hold.
+            let many = match (tokens.end - t, two) {
+                (3 | 5.., true) => tile::<3, 2, KIND>(source, x, t, y, y_stride),
+                (2.., true) => tile::<2, 2, KIND>(source, x, t, y, y_stride),
+                (_, true) => tile::<1, 2, KIND>(source, x, t, y, y_stride),
+                (4.., false) => tile::<4, 1, KIND>(source, x, t, y, y_stride),
+                (_, false) => tile::<1, 1, KIND>(source, x, t, y, y_stride),
             };
             t += many;
             y = y.add(many * y_stride);
@@ -156,65 +255,96 @@ unsafe fn multiply(
     }
 }
 
-/// T tokens by eight rows. KIND 0: weights 0..=15; 1: with a minimum per block; 2: weights -128..=127. Returns T.
+/// T tokens by G groups of eight rows; returns T.
 #[inline(always)]
-unsafe fn tile<const T: usize, const KIND: u8>(
-    panel: &Panel<'_>,
+unsafe fn tile<const T: usize, const G: usize, const KIND: u8>(
+    source: &Source,
     x: &Rounded<'_>,
     token: usize,
     y: *mut f32,
     y_stride: usize,
 ) -> usize {
-    let blocks = x.blocks;
+    let blocks = source.blocks;
     // SAFETY: the wrapper's asserts.
     unsafe {
         let ones = _mm256_set1_epi16(1);
+        let mask = _mm256_set1_epi8(15);
         let xq = x.q.as_ptr().add(token * blocks * BLOCK);
         let (xs, xm) = (x.scale.as_ptr().add(token * blocks), x.sum.as_ptr().add(token * blocks));
-        let min = match panel.weights {
-            Weights::Small { min: Some(min) } => min.as_ptr(),
-            _ => panel.scale.as_ptr(),
-        };
-        let mut acc = [_mm256_setzero_ps(); T];
+        let mut acc = [[_mm256_setzero_ps(); G]; T];
         for block in 0..blocks {
-            let w = panel.q.as_ptr().add(block * PANEL_BLOCK);
             let xq = xq.add(block * BLOCK);
-            let mut dot = [_mm256_setzero_si256(); T];
-            for k in 0..BLOCK / 4 {
-                let w = _mm256_loadu_si256(w.add(k * 32).cast());
-                let size = _mm256_abs_epi8(w);
+            let mut dot = [[_mm256_setzero_si256(); G]; T];
+            let mut add = |k: usize, w: [__m256i; G]| {
                 for (t, dot) in dot.iter_mut().enumerate() {
                     let four = xq.add(t * blocks * BLOCK + k * 4).cast::<i32>().read_unaligned();
                     let four = _mm256_set1_epi32(four);
-                    if KIND == 2 {
-                        // |w| · sign(x, w): 127 · 127 · 2 fits 16 bits, two of them don't.
-                        let pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(four, w));
-                        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(pairs, ones));
-                    } else {
-                        // 8 · 15 · 127 · 2 fits 16 bits: one widening for the block.
-                        *dot = _mm256_add_epi16(*dot, _mm256_maddubs_epi16(w, four));
+                    for g in 0..G {
+                        if is_signed(KIND) {
+                            // |w| · sign(x, w): 127 · 127 · 2 fits 16 bits, two of them don't.
+                            let pairs =
+                                _mm256_maddubs_epi16(_mm256_abs_epi8(w[g]), _mm256_sign_epi8(four, w[g]));
+                            dot[g] = _mm256_add_epi32(dot[g], _mm256_madd_epi16(pairs, ones));
+                        } else {
+                            // 8 · 15 · 127 · 2 fits 16 bits: one widening for the block.
+                            dot[g] = _mm256_add_epi16(dot[g], _mm256_maddubs_epi16(w[g], four));
+                        }
                     }
                 }
+            };
+            let mut at = [source.q; G];
+            for (g, at) in at.iter_mut().enumerate() {
+                *at = source.q.add((g * blocks + block) * source.stride);
             }
-            let scale = _mm256_loadu_ps(panel.scale.as_ptr().add(block * LANES));
-            for t in 0..T {
-                let dot = if KIND == 2 { dot[t] } else { _mm256_madd_epi16(dot[t], ones) };
-                let both = _mm256_mul_ps(scale, _mm256_set1_ps(*xs.add(t * blocks + block)));
-                acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, acc[t]);
-                if KIND == 1 {
-                    let min = _mm256_loadu_ps(min.add(block * LANES));
-                    acc[t] = _mm256_fmadd_ps(min, _mm256_set1_ps(*xm.add(t * blocks + block)), acc[t]);
+            let load = |k: usize| at.map(|at| _mm256_loadu_si256(at.add(k * 32).cast()));
+            if is_nibbles(KIND) {
+                for p in 0..4 {
+                    let both = load(p);
+                    add(p, both.map(|both| _mm256_and_si256(both, mask)));
+                    add(p + 4, both.map(|both| _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask)));
+                }
+            } else {
+                for k in 0..BLOCK / 4 {
+                    add(k, load(k));
+                }
+            }
+            for g in 0..G {
+                let halves = |n: usize| {
+                    let quants = if is_nibbles(KIND) { PANEL_BLOCK / 2 } else { PANEL_BLOCK };
+                    _mm256_cvtph_ps(_mm_loadu_si128(at[g].add(quants + n * LANES * 2).cast()))
+                };
+                let wide = (g * blocks + block) * LANES;
+                let scale = match KIND {
+                    SMALL | SIGNED => _mm256_loadu_ps(source.scale.add(wide)),
+                    _ => halves(0),
+                };
+                for t in 0..T {
+                    let dot = if is_signed(KIND) { dot[t][g] } else { _mm256_madd_epi16(dot[t][g], ones) };
+                    let both = _mm256_mul_ps(scale, _mm256_set1_ps(*xs.add(t * blocks + block)));
+                    acc[t][g] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, acc[t][g]);
+                    if !is_signed(KIND) {
+                        let min = match KIND {
+                            SMALL => _mm256_loadu_ps(source.min.add(wide)),
+                            PACKED_Q4_1 => halves(1),
+                            _ => _mm256_mul_ps(scale, _mm256_set1_ps(-8.0)),
+                        };
+                        let sum = _mm256_set1_ps(*xm.add(t * blocks + block));
+                        acc[t][g] = _mm256_fmadd_ps(min, sum, acc[t][g]);
+                    }
                 }
             }
         }
         for (t, acc) in acc.iter().enumerate() {
-            let y = y.add(t * y_stride);
-            if panel.rows == LANES {
-                _mm256_storeu_ps(y, *acc);
-            } else {
-                let mut rows = [0f32; LANES];
-                _mm256_storeu_ps(rows.as_mut_ptr(), *acc);
-                std::ptr::copy_nonoverlapping(rows.as_ptr(), y, panel.rows);
+            for (g, acc) in acc.iter().enumerate() {
+                let y = y.add(t * y_stride + g * LANES);
+                let rows = LANES.min(source.rows - g * LANES);
+                if rows == LANES {
+                    _mm256_storeu_ps(y, *acc);
+                } else {
+                    let mut lanes = [0f32; LANES];
+                    _mm256_storeu_ps(lanes.as_mut_ptr(), *acc);
+                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), y, rows);
+                }
             }
         }
     }

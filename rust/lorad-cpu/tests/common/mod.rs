@@ -1,0 +1,49 @@
+//! Numbers from a seed, and the two levels that twins are compared on.
+
+use lorad_cpu::{Cpu, Level};
+
+/// Splitmix64.
+pub struct Seeded(pub u64);
+
+impl Seeded {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// About normal, from -3 to 3.
+    pub fn float(&mut self) -> f32 {
+        (0..6).map(|_| self.below(1001) as f32 / 1000.0 - 0.5).sum()
+    }
+
+    pub fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.float()).collect()
+    }
+}
+
+/// The definition on one thread, and the best level of this CPU on three.
+pub fn levels() -> [Cpu; 2] {
+    [Cpu::new(Level::Portable, 1), Cpu::new(Level::best(), 3)]
+}
+
+pub fn close(got: &[f32], wanted: &[f32], tolerance: f32, what: &str) {
+    assert_eq!(got.len(), wanted.len());
+    let size = wanted.iter().fold(1e-30f32, |size, x| size.max(x.abs()));
+    for (index, (got, wanted)) in got.iter().zip(wanted).enumerate() {
+        assert!(
+            (got - wanted).abs() <= tolerance * size || (got.is_nan() && wanted.is_nan()),
+            "{what}: element {index} is {got}, wanted {wanted}"
+        );
+    }
+}

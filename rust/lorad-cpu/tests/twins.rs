@@ -1,0 +1,298 @@
+//! Each operator's vector twin against its scalar definition, from seeds, on shapes that don't divide. Outputs begin as
+//! NaN, so what isn't written is seen. A row alone must equal the same row in company, bit for bit.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{close, levels, Seeded};
+use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
+use lorad_cpu::attention::{paged_attention, Rows};
+use lorad_cpu::kv::{KvGeometry, PageTable};
+use lorad_cpu::lora::{lora, Groups};
+use lorad_cpu::number::{f32_to_bf16, f32_to_f16};
+use lorad_cpu::quant::pack::Kind;
+use lorad_cpu::quant::QuantMatrix;
+use lorad_cpu::rope::{rope_write, Angles};
+use lorad_cpu::sample::{sample, Chosen, Parameters};
+use lorad_cpu::shared::Arena;
+use lorad_cpu::table::AdapterTable;
+use lorad_cpu::{activation, embed, norm, Cpu, OpError};
+
+const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::BF16];
+
+fn stored(element: Element, values: &[f32]) -> Vec<u8> {
+    match element {
+        Element::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Element::F16 => values.iter().flat_map(|x| f32_to_f16(*x).to_le_bytes()).collect(),
+        Element::BF16 => values.iter().flat_map(|x| f32_to_bf16(*x).to_le_bytes()).collect(),
+    }
+}
+
+#[test]
+fn lora_twins() {
+    for seed in 0..40 {
+        let mut seeded = Seeded(seed);
+        let inputs = seeded.pick(&[1, 7, 8, 40, 67, 129]);
+        let outputs = [seeded.pick(&[1, 9, 64]), seeded.pick(&[3, 8, 131])];
+        let page_bytes = seeded.pick(&[64, 256, 4096]);
+        let adapters = 1 + seeded.below(5);
+        let mut table = AdapterTable::new(adapters + 1, page_bytes, 2, 2).unwrap();
+        let (mut bytes, mut first) = (Vec::new(), 0);
+        for slot in 0..adapters {
+            let rank = seeded.pick(&[1, 2, 3, 7, 8, 9, 16, 31, 64]);
+            let shape = |module: usize| ModuleShape {
+                layer: 1,
+                module: module as u32,
+                in_features: inputs as u32,
+                out_features: outputs[module] as u32,
+                rank: rank as u32,
+                scale: 0.5,
+            };
+            let shapes = [shape(0), shape(1)];
+            let shapes = &shapes[..1 + seeded.below(2)];
+            let element = ELEMENTS[seeded.below(3)];
+            let layout = Arc::new(AdapterLayout::new(page_bytes, element, shapes).unwrap());
+            let mut image = vec![0xff; layout.pages() * page_bytes];
+            for shape in shapes {
+                let a = stored(element, &seeded.floats(rank * inputs));
+                let b = stored(element, &seeded.floats(rank * outputs[shape.module as usize]));
+                layout.pack(&mut image, 1, shape.module, &a, &b).unwrap();
+            }
+            let pages: Vec<i32> = (first..first + layout.pages() as i32).collect();
+            first += layout.pages() as i32;
+            table.set(slot as i32, 7 + slot as u32, Arc::clone(&layout), &pages).unwrap();
+            bytes.extend(image);
+        }
+        let (mut slot, mut tag, mut begin, mut end, mut n) = (vec![], vec![], vec![], vec![], 0);
+        for number in 0..=adapters {
+            let tokens = seeded.pick(&[0, 1, 1, 2, 3, 4, 6, 11, 40]);
+            slot.push(number as i32);
+            tag.push(7 + number as i32); // the last slot is empty
+            begin.push(n);
+            n += tokens;
+            end.push(n);
+        }
+        let width = outputs[0] + outputs[1] + 3;
+        let n = n as usize + 1;
+        let (x, y) = (seeded.floats(n * inputs), seeded.floats(n * width));
+        let mut run = |cpu: &Cpu, x: &[f32], y: &mut [f32], groups: Groups<'_>| {
+            let arena = Arena::new(&mut bytes, page_bytes).unwrap();
+            lora(cpu, y, width, x, inputs, &arena, &table, 1, &[0, 1], &[1, outputs[0] + 2], groups)
+        };
+        let groups = Groups { slot: &slot, tag: &tag, begin: &begin, end: &end };
+        let results = levels().map(|cpu| {
+            let mut y = y.clone();
+            assert_eq!(run(&cpu, &x, &mut y, groups), Ok(vec![adapters]));
+            y
+        });
+        close(&results[1], &results[0], 2e-6, &format!("seed {seed}"));
+        for group in 0..adapters {
+            for token in begin[group] as usize..end[group] as usize {
+                let mut alone = y[token * width..][..width].to_vec();
+                let one =
+                    Groups { slot: &slot[group..=group], tag: &tag[group..=group], begin: &[0], end: &[1] };
+                run(&levels()[1], &x[token * inputs..][..inputs], &mut alone, one).unwrap();
+                assert_eq!(alone, results[1][token * width..][..width], "seed {seed} token {token}");
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_and_rope_twins() {
+    for seed in 0..30 {
+        let mut seeded = Seeded(seed);
+        let geometry = KvGeometry {
+            layers: 2,
+            kv_heads: 1 + seeded.below(3),
+            page_tokens: seeded.pick(&[4, 8, 16, 24, 64, 72]),
+            head_dim: seeded.pick(&[8, 16, 40, 64, 104, 6]),
+            element: ELEMENTS[seeded.below(3)],
+        };
+        let heads = geometry.kv_heads * seeded.pick(&[1, 2, 3, 5, 13]);
+        let used = geometry.layers * 2 * geometry.kv_heads * geometry.block_bytes();
+        let page_bytes = used.next_multiple_of(64);
+        let rows = 1 + seeded.below(4);
+        let columns = 200usize.div_ceil(geometry.page_tokens);
+        let pages: Vec<i32> = (0..(rows * columns) as i32).rev().collect();
+        let (cos, sin) =
+            (seeded.floats(200 * geometry.head_dim / 2), seeded.floats(200 * geometry.head_dim / 2));
+        let (mut line, mut start, mut offset) = (vec![], vec![], vec![0]);
+        for row in 0..rows {
+            line.push(row as i32);
+            let tokens = seeded.pick(&[1, 1, 5, 70]);
+            start.push(seeded.below(200 - tokens) as i32);
+            offset.push(offset[row] + tokens as i32);
+        }
+        let n = offset[rows] as usize;
+        let width = (heads + 2 * geometry.kv_heads) * geometry.head_dim;
+        let out_width = heads * geometry.head_dim;
+        let history: Vec<Vec<f32>> =
+            start.iter().map(|start| seeded.floats(*start as usize * width)).collect();
+        let step = seeded.floats(n * width);
+        let results = levels().map(|cpu| {
+            let mut bytes = vec![0xff; rows * columns * page_bytes]; // NaN in every type
+            let arena = Arena::new(&mut bytes, page_bytes).unwrap();
+            let table = PageTable::new(&pages, columns).unwrap();
+            let write = |qkv: &mut [f32], row: i32, from: i32| {
+                let count = (qkv.len() / width) as i32;
+                let position: Vec<i32> = (from..from + count).collect();
+                let line = vec![row; count as usize];
+                let angles = Angles { cos: &cos, sin: &sin };
+                rope_write(&cpu, qkv, angles, &position, &line, table, &arena, geometry, heads, 1).unwrap();
+            };
+            let mut step = step.clone();
+            for row in 0..rows {
+                write(&mut history[row].clone(), row as i32, 0);
+                let (begin, end) = (offset[row] as usize * width, offset[row + 1] as usize * width);
+                write(&mut step[begin..end], row as i32, start[row]);
+            }
+            let attend = |q: &[f32], rows: Rows<'_>| {
+                let mut out = vec![f32::NAN; q.len() / width * out_width];
+                paged_attention(&cpu, &mut out, q, width, &arena, geometry, 1, table, rows, heads, 0.3)
+                    .unwrap();
+                out
+            };
+            let out = attend(&step, Rows { line: &line, start: &start, offset: &offset });
+            for row in 0..rows {
+                for token in offset[row]..offset[row + 1] {
+                    let q = &step[token as usize * width..][..width];
+                    let seen = [start[row] + token - offset[row]];
+                    let alone = attend(q, Rows { line: &line[row..=row], start: &seen, offset: &[0, 1] });
+                    assert_eq!(
+                        alone,
+                        out[token as usize * out_width..][..out_width],
+                        "seed {seed} token {token}"
+                    );
+                }
+            }
+            out
+        });
+        close(&results[1], &results[0], 2e-5, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn quantised_twins() {
+    for seed in 0..40 {
+        let mut seeded = Seeded(seed);
+        let kind = Kind::ALL[seed as usize % 3];
+        let (rows, blocks) = (1 + seeded.below(70), 1 + seeded.below(9));
+        let mut data: Vec<u8> = (0..rows * blocks * kind.file_bytes()).map(|_| seeded.next() as u8).collect();
+        for block in data.chunks_exact_mut(kind.file_bytes()) {
+            block[..2].copy_from_slice(&f32_to_f16(seeded.float() / 8.0).to_le_bytes());
+            if kind == Kind::Q4_1 {
+                block[2..4].copy_from_slice(&f32_to_f16(seeded.float()).to_le_bytes());
+            }
+        }
+        let matrix = QuantMatrix::new(kind, &data, rows, blocks * 32).unwrap();
+        let n = seeded.pick(&[1, 2, 3, 4, 5, 7, 12, 70]);
+        let mut x = seeded.floats(n * blocks * 32);
+        x[seeded.below(n * blocks * 32)] *= 1000.0;
+        let results = levels().map(|cpu| {
+            let mut y = vec![f32::NAN; n * rows];
+            matrix.matmul(&cpu, &mut y, &x).unwrap();
+            for row in 0..n {
+                let mut alone = vec![f32::NAN; rows];
+                matrix.matmul(&cpu, &mut alone, &x[row * blocks * 32..][..blocks * 32]).unwrap();
+                assert_eq!(alone, y[row * rows..][..rows]);
+            }
+            y
+        });
+        close(&results[1], &results[0], 1e-5, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn dense_twins() {
+    for seed in 0..40 {
+        let mut seeded = Seeded(seed);
+        let (n, width) = (seeded.below(40), 1 + seeded.below(300));
+        let (x, more, weight) = (seeded.floats(n * width), seeded.floats(n * width), seeded.floats(width));
+        let gate_up = seeded.floats(n * width * 2);
+        let ids: Vec<i32> = (0..n).map(|_| seeded.below(9) as i32).collect();
+        let element = ELEMENTS[seeded.below(3)];
+        let table = stored(element, &seeded.floats(9 * width));
+        let results = levels().map(|cpu| {
+            let nan = || vec![f32::NAN; n * width];
+            let (mut normed, mut in_place, mut added, mut total) = (nan(), x.clone(), nan(), more.clone());
+            norm::rms_norm(&cpu, &mut normed, &x, &weight, 1e-5).unwrap();
+            norm::rms_norm_in_place(&cpu, &mut in_place, &weight, 1e-5).unwrap();
+            assert_eq!(normed, in_place);
+            norm::add_rms_norm(&cpu, &mut added, &mut total, &x, &weight, 1e-5).unwrap();
+            let (mut gated, mut rows) = (nan(), nan());
+            activation::silu_mul(&cpu, &mut gated, &gate_up, width).unwrap();
+            embed::embed(&cpu, &mut rows, &table, element, width, &ids).unwrap();
+            [normed, added, total, gated, rows]
+        });
+        for (got, wanted) in results[1].iter().zip(&results[0]) {
+            close(got, wanted, 2e-6, &format!("seed {seed}"));
+        }
+    }
+}
+
+#[test]
+fn sampling_twins() {
+    let (mut same, mut all) = (0, 0);
+    for seed in 0..40 {
+        let mut seeded = Seeded(seed);
+        let (rows, vocab) = (12, 2 + seeded.below(3000));
+        let mut logits = seeded.floats(rows * vocab);
+        logits[vocab + seeded.below(vocab)] = f32::NAN;
+        logits[2 * vocab..3 * vocab - 1].fill(f32::NEG_INFINITY);
+        let mut each = |from: &[f32]| -> Vec<f32> { (0..rows).map(|_| seeded.pick(from)).collect() };
+        let (temperature, top_p, min_p) =
+            (each(&[0.0, 0.5, 1.0, 3.0]), each(&[0.3, 0.9, 1.0]), each(&[0.0, 0.1]));
+        let top_k: Vec<i32> = (0..rows).map(|_| seeded.pick(&[0, 1, 5, 50, 1500])).collect();
+        let seeds: Vec<u64> = (0..rows).map(|_| seeded.next()).collect();
+        let counter: Vec<u32> = (0..rows as u32).collect();
+        let results = levels().map(|cpu| {
+            let (mut tokens, mut logprobs) = (vec![-9; rows], vec![0.0; rows]);
+            let (mut best_tokens, mut best_logprobs) = (vec![-9; rows * 2], vec![0.0; rows * 2]);
+            let parameters = Parameters {
+                temperature: &temperature,
+                top_k: &top_k,
+                top_p: &top_p,
+                min_p: &min_p,
+                seed: &seeds,
+                counter: &counter,
+            };
+            let chosen = Chosen {
+                tokens: &mut tokens,
+                logprobs: &mut logprobs,
+                best_tokens: &mut best_tokens,
+                best_logprobs: &mut best_logprobs,
+            };
+            sample(&cpu, &logits, vocab, parameters, chosen).unwrap();
+            (tokens, best_tokens, best_logprobs)
+        });
+        let [portable, best] = results;
+        assert_eq!(best.1, portable.1);
+        close(&best.2, &portable.2, 1e-5, "best log-probabilities");
+        assert!(best.0[1] == -1 && best.0[2] == vocab as i32 - 1);
+        // Rounding may move a draw that falls on a border.
+        same += best.0.iter().zip(&portable.0).filter(|(a, b)| a == b).count();
+        all += rows;
+    }
+    assert!(same + 2 >= all, "{same} of {all}");
+}
+
+#[test]
+fn refusals_name_the_fault() {
+    let [cpu, _] = levels();
+    let matrix = QuantMatrix::new(Kind::Q8_0, &[0; 34], 1, 32).unwrap();
+    let short = OpError::Length { what: "y", expected: 2, got: 1 };
+    assert_eq!(matrix.matmul(&cpu, &mut [0.0], &[0.0; 64]), Err(short));
+    assert!(QuantMatrix::new(Kind::Q8_0, &[0; 33], 1, 32).is_err());
+    assert!(QuantMatrix::new(Kind::Q8_0, &[], usize::MAX, 32).is_err());
+    assert!(embed::gather_rows(&mut [0.0], &[1.0, 2.0], 1, &[2]).is_err());
+    assert!(embed::gather_rows(&mut [0.0], &[1.0, 2.0], 1, &[-1]).is_err());
+    let mut bytes = vec![0; 128];
+    let arena = Arena::new(&mut bytes, 64).unwrap();
+    let geometry =
+        KvGeometry { layers: usize::MAX, kv_heads: 2, page_tokens: 8, head_dim: 8, element: Element::F32 };
+    assert!(geometry.check(&arena, 0).is_err());
+    assert!(PageTable::new(&[0; 5], 2).is_err());
+    assert!(AdapterTable::new(0, 64, 1, 1).is_err());
+}
