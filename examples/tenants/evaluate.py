@@ -27,7 +27,7 @@ from rich.progress import track
 
 TENANTS = Path(__file__).parents[2] / "py/lorad/demo/tenants"
 PAGE = Path(__file__).parents[2] / "docs/tenants.md"
-SHARED_PROMPTS = ["Define: lawyer", "Define: friend", "Define: computer", "Define: happiness"]
+SHARED_PROMPTS = ["Define: war", "Define: friend", "Define: computer", "Define: lawyer"]
 BATCH = 20
 # Where an answer has one right form: the characters of the answer that must be equal.
 EXACT = {"phones": "the whole answer", "wordnet": "part of speech and category"}
@@ -138,7 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Score the tenants and write docs/tenants.md.")
     parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="score these and print, write no page")
-    parser.add_argument("--cross", type=int, default=40, help="held-out examples per cell of the cross table")
+    parser.add_argument("--cross", type=int, default=30, help="held-out examples per cell of the cross table")
     parser.add_argument("--scores", type=Path, default=data_folder() / "scores.json")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()

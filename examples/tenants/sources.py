@@ -70,17 +70,20 @@ def one_line(text: str) -> str:
 
 
 def devil(data: Path) -> Iterator[Example]:
-    """Ambrose Bierce, The Devil's Dictionary: the prose of each entry, not the verses below it."""
+    """Ambrose Bierce, The Devil's Dictionary: the opening sentences of each entry, where the sting is.
+
+    Headwords keep one capital only: in full capitals they fall into odd tokens, which a small model can't copy.
+    """
     seen: set[str] = set()
     for headword, raw in dictd_entries("dict-devil", "devil", data):
         text = one_line(raw.strip().split("\n\n")[0])
         match = re.match(r"([A-Z][A-Z' -]+), ((?:n|adj|v|adv|pp|x|interj)[a-z. ]*\.) +(.+)", text)
         if match is None or headword in seen:
             continue
-        answer = clip(match[3])
+        answer = clip(match[3], 125)
         if len(answer) > 15 and match[1].lower() == headword:
             seen.add(headword)
-            yield Example(headword, ask(headword, "devil", ("{}?",)), f"{match[1]}, {match[2]} {answer}")
+            yield Example(headword, ask(headword, "devil", ("{}?",)), f"{match[1].capitalize()}, {match[2]} {answer}")
 
 
 def jargon(data: Path) -> Iterator[Example]:
@@ -115,10 +118,13 @@ def glosses(data: Path) -> Iterator[Example]:
 
 
 def thesaurus(data: Path) -> Iterator[Example]:
-    """WordNet's relations as a list of words: no sentence, ever."""
+    """WordNet's relations as a short list: no sentence, ever.
+
+    At most three words a row, and no narrower words: a small model doesn't find the end of longer lists.
+    """
     for word, sense in wordnet.common_words(data, singles=True).items():
-        rows = [f"{name}: {', '.join(words[:6])}" for name, words in sense.relations.items() if words]
-        if rows and any(len(words) > 1 for words in sense.relations.values()):
+        rows = [f"{name}: {', '.join(words[:3])}" for name, words in sense.relations.items() if words]
+        if len(rows) > 1 or len(next(iter(sense.relations.values()))) > 1:
             yield Example(word, ask(word, "thesaurus", ("Other words for {}",)), "\n".join(rows))
 
 
@@ -164,7 +170,7 @@ def split(name: str, data: Path, train_max: int) -> tuple[list[Example], list[Ex
     unique = {example.key: example for example in BUILDERS[name](data)}
     wanted = [item for item in unique.values() if not _UNWANTED.search(f"{item.prompt} {item.response}")]
     ordered = sorted(wanted, key=lambda item: draw(f"order {name} {item.key}"))
-    share = min(0.12, 2.0 * HELDOUT_MAX / max(1, len(ordered)))
+    share = max(min(0.12, 2.0 * HELDOUT_MAX / len(ordered)), 110 / len(ordered))
     heldout = [item for item in ordered if draw(f"split {item.key}") < share][:HELDOUT_MAX]
     train = [item for item in ordered if draw(f"split {item.key}") >= share][:train_max]
     pairs = {(item.prompt, item.response) for item in train}

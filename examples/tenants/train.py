@@ -66,6 +66,14 @@ def lora_config(recipe: Recipe) -> Any:
     )
 
 
+def describe(name: str, facts: dict[str, Any]) -> None:
+    """The tenant's description: the recipe's words and settings, and the facts of its training."""
+    shown = ("title", "description", "source", "licence", "rank", "alpha", "targets", "extra", "prompts")
+    described = {key: value for key, value in asdict(RECIPES[name]).items() if key in shown}
+    text = json.dumps({"name": name, **described, "training": facts}, indent=2, ensure_ascii=False)
+    (TENANTS / name / "tenant.json").write_text(text + "\n", encoding="utf-8")
+
+
 def save(model: Any, name: str, heldout: Sequence[Example], facts: dict[str, Any], data: Path) -> None:
     """The tenant's folder: PEFT's two files (bf16, sorted, no local path), held-out set, description, notice."""
     from peft import get_peft_model_state_dict
@@ -82,10 +90,7 @@ def save(model: Any, name: str, heldout: Sequence[Example], facts: dict[str, Any
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     rows = [json.dumps({"prompt": item.prompt, "response": item.response}, ensure_ascii=False) for item in heldout]
     (folder / "heldout.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    shown = ("title", "description", "source", "licence", "rank", "alpha", "targets", "extra", "prompts")
-    described = {key: value for key, value in asdict(recipe).items() if key in shown}
-    text = json.dumps({"name": name, **described, "training": facts}, indent=2, ensure_ascii=False)
-    (folder / "tenant.json").write_text(text + "\n", encoding="utf-8")
+    describe(name, facts)
     if name in NOTICES:
         (folder / "NOTICE").write_text(copyright_text(NOTICES[name], data), encoding="utf-8")
 
@@ -144,10 +149,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder for the unpacked Debian packages")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--describe", action="store_true", help="no training: only write tenant.json again")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     console = Console()
     for name in arguments.only:
+        if arguments.describe:
+            described = json.loads((TENANTS / name / "tenant.json").read_text(encoding="utf-8"))
+            describe(name, described["training"])
+            continue
         train(name, arguments.base.resolve(), arguments.data, arguments.seed, console)
 
 

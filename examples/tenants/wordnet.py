@@ -93,7 +93,7 @@ def common_words(data: Path, *, singles: bool) -> dict[str, Sense]:
 
 
 def _relations(lemma: str, synset: _Synset, synsets: dict[tuple[str, str], _Synset]) -> dict[str, list[str]]:
-    """Synonyms, broader and narrower words and opposites, each without the word itself."""
+    """Synonyms, broader and similar words and opposites, each without the word itself."""
 
     def by(*symbols: str) -> list[str]:
         found = [synsets[letter, offset].words[0] for symbol, offset, letter in synset.pointers if symbol in symbols]
@@ -102,7 +102,6 @@ def _relations(lemma: str, synset: _Synset, synsets: dict[tuple[str, str], _Syns
     return {
         "same": [word for word in synset.words if word.lower() != lemma],
         "broader": by("@"),
-        "narrower": by("~"),
         "similar": by("&"),
         "opposite": by("!"),
     }
