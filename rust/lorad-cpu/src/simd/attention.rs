@@ -228,8 +228,8 @@ unsafe fn mix<N: Wide, const Q: usize, const V: usize>(
                     }
                     for v in 0..V {
                         let w = N::load8(value.add(v * 8 * N::SIZE));
-                        for i in 0..Q {
-                            acc[i][v] = _mm256_fmadd_ps(held[i], w, acc[i][v]);
+                        for (acc, held) in acc.iter_mut().zip(held) {
+                            acc[v] = _mm256_fmadd_ps(held, w, acc[v]);
                         }
                     }
                 } else {
