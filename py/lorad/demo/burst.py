@@ -42,7 +42,8 @@ async def burst(
     """Sends `prompt` to each of `models` at the same moment and streams the answers into `answers` (in order)."""
     answers = [] if answers is None else answers
     answers[:] = [Answer(model) for model in models]
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with aiohttp.ClientSession(
         url, headers=headers, connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=600)
     ) as session:

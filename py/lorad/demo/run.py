@@ -12,7 +12,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from lorad.config import EngineConfig, ServerConfig
 from lorad.demo.base import embedded_base
@@ -53,7 +61,7 @@ async def _demo(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
 
-    with _bar(console, TextColumn("{task.completed:.0f}/{task.total:.0f}")) as update:
+    with _bar(console, MofNCompleteColumn()) as update:
         loaded = 0
 
         def on_adapter(info: messages.AdapterInfo) -> None:
@@ -97,6 +105,7 @@ async def show_burst(
             on_update=lambda: live.update(answers_table(prompt, answers, titles)),
         )
         live.update(answers_table(prompt, answers, titles))
+    console.print()
     console.print(total_line(answers))
 
 
