@@ -10,6 +10,8 @@ CORE_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 export PIP_CONSTRAINT := $(CURDIR)/requirements.lock
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
+export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
 .PHONY: help demo test build check format bench bench-peers tenants lock wheel clean toolchain test-rust test-python
 

@@ -10,6 +10,7 @@ print(request.text)
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from lorad.models.open import open_model
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
+
+log = logging.getLogger("lorad.engine")
 
 
 class PreparedAdapter:
@@ -205,7 +208,13 @@ class Engine:
         if plan.rows == 0:
             self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
             return self._events({})
-        samples = self.worker.run(plan)
+        try:
+            samples = self.worker.run(plan)
+        except Exception:
+            # Whatever went wrong was in this step: its requests are answered with an error, all others go on.
+            log.exception("plan %d failed", number)
+            self.core.commit_failed(self.now(), number)
+            return self._events({})
         self.core.commit(self.now(), number, samples.tokens)
         self.steps += 1
         return self._events(samples.logprobs)

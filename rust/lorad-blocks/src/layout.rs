@@ -163,7 +163,10 @@ impl fmt::Display for LayoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LayoutError::PageBytes { page_bytes } => {
-                write!(f, "page_bytes: a positive multiple of {ALIGN_BYTES} below 2^31 is needed, got {page_bytes}")
+                write!(
+                    f,
+                    "page_bytes: a positive multiple of {ALIGN_BYTES} below 2^31 is needed, got {page_bytes}"
+                )
             }
             LayoutError::NoModules => write!(f, "an adapter needs at least one module"),
             LayoutError::Shape { shape } => write!(
@@ -171,14 +174,18 @@ impl fmt::Display for LayoutError {
                 "layer {} module {}: in {}, out {}, rank {} must be positive and scale {} finite",
                 shape.layer, shape.module, shape.in_features, shape.out_features, shape.rank, shape.scale
             ),
-            LayoutError::Duplicate { layer, module } => write!(f, "layer {layer} module {module} is given twice"),
+            LayoutError::Duplicate { layer, module } => {
+                write!(f, "layer {layer} module {module} is given twice")
+            }
             LayoutError::TooLarge { chunks } => {
                 write!(f, "the adapter needs {chunks} chunks, at most {CHUNKS_MAX} are possible")
             }
             LayoutError::NoSuchModule { layer, module } => {
                 write!(f, "the adapter has no module {module} in layer {layer}")
             }
-            LayoutError::Bytes { what, expected, got } => write!(f, "{what}: {expected} bytes are needed, got {got}"),
+            LayoutError::Bytes { what, expected, got } => {
+                write!(f, "{what}: {expected} bytes are needed, got {got}")
+            }
         }
     }
 }
@@ -293,7 +300,14 @@ impl AdapterLayout {
         Ok(())
     }
 
-    fn place(cursor: &mut Cursor, chunks: &mut Vec<Chunk>, element: Element, part: Part, rank: u32, width: u32) {
+    fn place(
+        cursor: &mut Cursor,
+        chunks: &mut Vec<Chunk>,
+        element: Element,
+        part: Part,
+        rank: u32,
+        width: u32,
+    ) {
         let (rank, width) = (rank as usize, width as usize);
         for rank_begin in (0..rank).step_by(TILE_ROWS) {
             let rows = TILE_ROWS.min(rank - rank_begin);

@@ -31,7 +31,13 @@ fn every_element_has_one_place_and_survives_packing() {
         for layer in 0..4 {
             for module in 0..3 {
                 if seeded.below(3) > 0 {
-                    shapes.push(shape(layer, module, 1 + seeded.below(90), 1 + seeded.below(90), 1 + seeded.below(20)));
+                    shapes.push(shape(
+                        layer,
+                        module,
+                        1 + seeded.below(90),
+                        1 + seeded.below(90),
+                        1 + seeded.below(20),
+                    ));
                 }
             }
         }
@@ -48,7 +54,8 @@ fn every_element_has_one_place_and_survives_packing() {
             taken[start..start + bytes].fill(true);
         }
         for (index, shape) in shapes.iter().enumerate() {
-            let (rank, inputs, outputs) = (shape.rank as usize, shape.in_features as usize, shape.out_features as usize);
+            let (rank, inputs, outputs) =
+                (shape.rank as usize, shape.in_features as usize, shape.out_features as usize);
             let fill = |count: usize, salt: u64| -> Vec<u8> {
                 let mut seeded = Seeded(seed * 1000 + index as u64 * 2 + salt);
                 (0..count * size).map(|_| seeded.next() as u8).collect()
@@ -80,7 +87,8 @@ fn every_element_has_one_place_and_survives_packing() {
 
 #[test]
 fn the_first_pages_hold_the_first_layers() {
-    let shapes: Vec<_> = [0, 1, 4].iter().flat_map(|&layer| (0..2).map(move |m| shape(layer, m, 40, 24, 9))).collect();
+    let shapes: Vec<_> =
+        [0, 1, 4].iter().flat_map(|&layer| (0..2).map(move |m| shape(layer, m, 40, 24, 9))).collect();
     let layout = AdapterLayout::new(256, Element::BF16, &shapes).unwrap();
     assert_eq!(layout.layer_pages().len(), 5);
     for (layer, pages) in layout.layer_pages().iter().enumerate() {
@@ -105,7 +113,9 @@ fn an_adapter_costs_its_true_rank() {
 
 #[test]
 fn hostile_shapes_are_refused_by_name() {
-    let one = |page_bytes, shapes: &[ModuleShape]| AdapterLayout::new(page_bytes, Element::F32, shapes).unwrap_err();
+    let one = |page_bytes, shapes: &[ModuleShape]| {
+        AdapterLayout::new(page_bytes, Element::F32, shapes).unwrap_err()
+    };
     for page_bytes in [0, 1, 63, 65, 1 << 31, usize::MAX, usize::MAX - 63] {
         assert_eq!(one(page_bytes, &[shape(0, 0, 1, 1, 1)]), LayoutError::PageBytes { page_bytes });
     }
@@ -126,6 +136,12 @@ fn hostile_shapes_are_refused_by_name() {
     let layout = AdapterLayout::new(64, Element::F32, &[shape(0, 0, 4, 4, 2)]).unwrap();
     let mut image = vec![0; layout.pages() * 64];
     assert!(matches!(layout.pack(&mut image, 0, 1, &[], &[]), Err(LayoutError::NoSuchModule { .. })));
-    assert!(matches!(layout.pack(&mut image, 0, 0, &[0; 32], &[0; 31]), Err(LayoutError::Bytes { what: "b", .. })));
-    assert!(matches!(layout.pack(&mut [], 0, 0, &[0; 32], &[0; 32]), Err(LayoutError::Bytes { what: "image", .. })));
+    assert!(matches!(
+        layout.pack(&mut image, 0, 0, &[0; 32], &[0; 31]),
+        Err(LayoutError::Bytes { what: "b", .. })
+    ));
+    assert!(matches!(
+        layout.pack(&mut [], 0, 0, &[0; 32], &[0; 32]),
+        Err(LayoutError::Bytes { what: "image", .. })
+    ));
 }
