@@ -30,7 +30,7 @@ from lorad.demo.tenant import Tenant, tenants
 from lorad.engine import messages
 from lorad.server.run import Server
 
-QUESTION = "Define: lawyer"
+QUESTION = "Define: war"
 MAX_TOKENS = 64
 BASE = "smollm2"
 
