@@ -204,7 +204,7 @@ class ProcessScript:
         if "slow" in path:
             time.sleep(0.3)
         if "bad" in path:
-            raise AdapterRejected("rank 512, at most 256", code="adapter_rank")
+            raise AdapterRejected(f"adapter {name!r}: rank 512, at most 256", code="adapter_rank")
         if "weird" in path:
             raise ValueError("anything")
         return adapter_info(name)
