@@ -26,6 +26,7 @@ class Lorad(HttpSide):
         if found is None:
             raise RuntimeError("no `lorad` command: install the project into this Python first")
         words = [found, "serve", str(self.layout.gguf), "--host", HOST, "--port", str(self.port)]
+        words += ["--served-model-name", "smollm2"]
         if adapters:
             words.append("--lora-modules")
             words += [f"{adapter_name(k)}={self.layout.adapter(k)}" for k in range(adapters)]
