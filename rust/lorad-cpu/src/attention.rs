@@ -7,7 +7,9 @@
 
 use std::cell::RefCell;
 
-use crate::cpu::{Cpu, Level};
+use crate::cpu::Cpu;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::Level;
 use crate::error::{length, require};
 use crate::kv::{KvGeometry, PageTable};
 use crate::number::Number;
