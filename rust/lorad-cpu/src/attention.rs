@@ -170,10 +170,9 @@ pub fn paged_attention(
         state.acc.resize(queries * head_dim, 0.0);
         state.sum = [0.0; TILE_QUERIES];
         state.max = [f32::NEG_INFINITY; TILE_QUERIES];
-        let whole = geometry.page_tokens % 8 == 0 && head_dim % 8 == 0;
         with_number!(geometry.element, N => match cpu.level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) if whole => avx2.attend::<N>(&tile, state),
+            Level::Avx2(avx2) if geometry.page_tokens % 8 == 0 && head_dim % 8 == 0 => avx2.attend::<N>(&tile, state),
             _ => attend_scalar::<N>(&tile, state),
         });
         for (index, query) in (item.begin..item.end).enumerate() {
