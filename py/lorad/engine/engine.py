@@ -4,7 +4,7 @@ engine = Engine("smollm2")
 engine.load_adapter("devil", "path/to/devil")
 request = engine.add("Define: lawyer", model="devil", max_tokens=20)
 while engine.step():
-    print(engine.plan)
+    print(engine.plan_text())
 print(request.text)
 """
 
@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,13 +35,12 @@ from lorad.worker.worker import Worker
 log = logging.getLogger("lorad.engine")
 
 
-class PreparedAdapter:
+class PreparedAdapter(NamedTuple):
     """An adapter that was read, checked and packed, and can be registered without further waiting."""
 
-    def __init__(self, checked: CheckedAdapter, image: AdapterImage, path: str) -> None:
-        self.checked = checked
-        self.image = image
-        self.path = path
+    checked: CheckedAdapter
+    image: AdapterImage
+    path: str
 
 
 class Engine:
@@ -239,9 +238,10 @@ class Engine:
                 self._generations.pop(subject, None)
         made = messages.Step(tokens, finished)
         if self._handles:
-            for request in {*(token.id for token in tokens), *(end.id for end in finished)}:
-                if request in self._handles:
-                    self._handles[request].take(made)
+            for request in {*(token.id for token in tokens), *(end.id for end in finished)} & self._handles.keys():
+                self._handles[request].take(made)
+            for end in finished:
+                self._handles.pop(end.id, None)
         return made
 
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:

@@ -19,6 +19,7 @@ from pathlib import Path
 from aiohttp import web
 
 from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
+from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
 from lorad.errors import ModelRejected, Unavailable
@@ -28,15 +29,6 @@ from lorad.text.model import TextModel, load_text_model
 
 CUT_SECONDS = 2.0
 """After the deadline: how long error events may take to reach their clients."""
-
-
-def resolve_model(model: str) -> tuple[str, str]:
-    """The model's file or folder, and its public name ("": its own). The embedded base is fetched if need be."""
-    if model == "smollm2":
-        from lorad.demo.base import embedded_base
-
-        return str(embedded_base()), "smollm2"
-    return model, ""
 
 
 class Server:
@@ -52,7 +44,7 @@ class Server:
         on_adapter: Callable[[AdapterInfo], None] = lambda info: None,
     ) -> None:
         path, self._name = resolve_model(engine_config.model)
-        self._engine_config = dataclasses.replace(engine_config, model=path)
+        self._engine_config = dataclasses.replace(engine_config, model=str(path))
         self._config = server_config
         self._on_adapter = on_adapter
         self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress)
@@ -78,7 +70,7 @@ class Server:
                     f"the tokenizer has {text.tokenizer.size} tokens, the model {model.vocab_size}",
                     code="tokenizer_vocab",
                 )
-            registry = Registry([self._config.served_model_name or self._name or text.name], model)
+            registry = Registry([self._config.served_model_name or self._name], model)
             await self._load(registry, modules)
             await self._listen(text, registry)
         except BaseException as error:

@@ -7,22 +7,12 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
-HEADER = (
-    "step",
-    "rows",
-    "tokens",
-    "groups",
-    "edits",
-    "opened",
-    "page_ins",
-    "page_in_pages",
-    "cleared",
-    "samples",
-)
+STEP, ROWS, TOKENS, GROUPS, EDITS, OPENED, PAGE_INS, PAGE_IN_PAGES, CLEARED, SAMPLES = range(10)
+"""Places in the header."""
 
 
 class Plan:
-    """One plan. Arrays have their full capacity; `header` fields say how much of them is in use."""
+    """One plan. Arrays have their full capacity; the counts say how much of them is in use."""
 
     def __init__(self, layout: dict[str, tuple[int, int]], length: int) -> None:
         """`layout`: section name to (offset, length), `length`: of the whole array, as `Core` gives them."""
@@ -59,33 +49,43 @@ class Plan:
     @property
     def rows(self) -> int:
         """Requests in this step."""
-        return int(self.header[1])
+        return int(self.header[ROWS])
 
     @property
     def tokens(self) -> int:
         """New tokens in this step."""
-        return int(self.header[2])
+        return int(self.header[TOKENS])
 
     @property
     def groups(self) -> int:
         """Token ranges that share an adapter."""
-        return int(self.header[3])
+        return int(self.header[GROUPS])
 
     @property
     def samples(self) -> int:
         """Rows whose last token is sampled."""
-        return int(self.header[9])
+        return int(self.header[SAMPLES])
+
+    @property
+    def edits(self) -> int:
+        """Page-table edits."""
+        return int(self.header[EDITS])
+
+    @property
+    def cleared(self) -> int:
+        """Slots to empty."""
+        return int(self.header[CLEARED])
 
     def opened(self) -> list[tuple[int, int]]:
         """(line, request id) of the requests that took a line in this step."""
-        count = int(self.header[5])
+        count = int(self.header[OPENED])
         low = self.open_request_lo[:count].astype(np.uint32).astype(np.uint64)
         high = self.open_request_hi[:count].astype(np.uint32).astype(np.uint64)
         return list(zip(self.open_line[:count].tolist(), (low | high << np.uint64(32)).tolist(), strict=True))
 
     def page_ins(self) -> list[tuple[int, int, Ints]]:
         """(adapter, slot, pages) of the adapters to copy in."""
-        count = int(self.header[6])
+        count = int(self.header[PAGE_INS])
         begin = self.pagein_begin
         return [
             (int(self.pagein_adapter[i]), int(self.pagein_slot[i]), self.pagein_page[begin[i] : begin[i + 1]].copy())

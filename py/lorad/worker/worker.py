@@ -13,7 +13,7 @@ from lorad import _core
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
-from lorad.errors import InvalidRequest, ModelRejected
+from lorad.errors import InvalidRequest
 from lorad.models.llama import Llama
 from lorad.models.weights import Weights
 from lorad.worker.lines import SamplingLines
@@ -95,8 +95,6 @@ class Worker:
         self.lines = SamplingLines(self.rows_max)
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
         self._adapters: dict[int, Registered] = {}
-        if model.architecture != "llama":
-            raise ModelRejected(f"architecture {model.architecture!r} isn't supported", code="model_architecture")
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table)
         on_progress("weights", 0, 0)
         self.model = Llama(
@@ -143,9 +141,9 @@ class Worker:
 
     def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
         """Table edits, cleared slots, page-ins to begin, and the (line, request, sampling) that were opened."""
-        edits = int(plan.header[4])
+        edits = plan.edits
         self.page_table[plan.edit_line[:edits], plan.edit_col[:edits]] = plan.edit_page[:edits]
-        for slot in plan.clear_slot[: int(plan.header[8])].tolist():
+        for slot in plan.clear_slot[: plan.cleared].tolist():
             self.table.clear(slot)
         for adapter, slot, pages in plan.page_ins():
             self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image.data)
