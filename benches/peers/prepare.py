@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging
 
-from cases import TOLERANCE_LOGITS
+from cases import FAR_LOGITS
 from layout import ADAPTERS, Layout, adapter_name
 from prompts import STREAMS_MAX, VARIANTS, prompt
 
@@ -145,13 +145,13 @@ def make_adapters(layout: Layout) -> None:
 
 @torch.inference_mode()
 def make_reference(layout: Layout) -> None:
-    """What may come first after each prompt, on the base and on the stream's adapter, as text."""
+    """Each likely first text after each prompt, and how far its logit is below the best: base and adapter."""
     from peft import PeftModel
 
     tokenizer = AutoTokenizer.from_pretrained(layout.base_hf)
     base = AutoModelForCausalLM.from_pretrained(layout.base_hf, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, str(layout.adapter(0)), adapter_name=adapter_name(0)).eval()
-    firsts: dict[str, list[str]] = {}
+    below_of: dict[str, dict[str, float]] = {}
     for stream in range(STREAMS_MAX):
         name = adapter_name(stream)
         if stream:
@@ -163,11 +163,14 @@ def make_reference(layout: Layout) -> None:
         adapted = model(ids, logits_to_keep=1).logits[:, -1]
         for kind, logits in (("base", plain), ("lora", adapted)):
             for variant, row in enumerate(logits):
-                near = (row >= row.max() - TOLERANCE_LOGITS).nonzero().flatten().tolist()
-                firsts[f"{kind}/{variant}/{stream}"] = [tokenizer.decode([token]) for token in near]
+                below = (row.max() - row).tolist()
+                known = below_of.setdefault(f"{kind}/{variant}/{stream}", {})
+                for token in (row >= row.max() - FAR_LOGITS).nonzero().flatten().tolist():
+                    text = tokenizer.decode([token])
+                    known[text] = min(round(below[token], 3), known.get(text, FAR_LOGITS))
         print(f"\r  reference {stream + 1}/{STREAMS_MAX}", end="", flush=True)
     print()
-    layout.reference.write_text(json.dumps(firsts, indent=0))
+    layout.reference.write_text(json.dumps(below_of, indent=0))
 
 
 def main() -> None:
