@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use crate::costs::Costs;
+use crate::policy::Policy;
+
 /// The limits of a core. Everything has one; all memory of a step is taken from them at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -35,6 +38,10 @@ pub struct Config {
     pub vocab: u32,
     /// Requests of other groups that may be admitted past a group that lacks pages or a slot; then the others wait.
     pub pass_overs_max: u32,
+    /// What work costs: what tenants are charged.
+    pub costs: Costs,
+    /// Order and memory.
+    pub policy: Policy,
 }
 
 impl Default for Config {
@@ -55,6 +62,8 @@ impl Default for Config {
             stop_tokens_max: 64,
             vocab: i32::MAX as u32,
             pass_overs_max: 64,
+            costs: Costs::default(),
+            policy: Policy::default(),
         }
     }
 }

@@ -413,5 +413,6 @@ fn small() -> Config {
         stop_tokens_max: 4,
         vocab: 100_000,
         pass_overs_max: 4,
+        ..Config::default()
     }
 }

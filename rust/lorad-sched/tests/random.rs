@@ -28,6 +28,7 @@ fn config(seed: u64) -> Config {
         stop_tokens_max: 2,
         vocab: 10,
         pass_overs_max: random.below(6),
+        ..Config::default()
     }
 }
 
