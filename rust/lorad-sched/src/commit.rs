@@ -40,7 +40,7 @@ impl Core {
                     self.release(row.request, line);
                     self.close(row.request);
                 }
-                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted => {}
+                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted { .. } => {}
             }
         }
         self.chosen.clear();
@@ -65,7 +65,7 @@ impl Core {
                     self.release(entry, line);
                     self.close(entry);
                 }
-                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted => {}
+                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted { .. } => {}
             }
         }
         self.chosen.clear();

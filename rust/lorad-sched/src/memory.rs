@@ -1,64 +1,105 @@
 //! Getting pages: eviction of idle adapters, preemption of rows, and giving both back.
 
-use lorad_blocks::pool::Owner;
+use lorad_blocks::pool::{Owner, OwnerKind};
 
 use crate::adapter::{Residency, IDLE, RESTED};
-use crate::core::{adapter_of, Core};
+use crate::core::Core;
 use crate::event::Event;
-use crate::group::Place;
+use crate::policy::{Eviction, Split};
 use crate::request::RequestState;
 
-/// Which adapters may be evicted. Nobody evicts an adapter that a row uses or that is being paged in.
+/// Which adapters may be evicted. Nobody evicts an adapter that a row uses, that is being paged in or that is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Those that nobody waits for. If one waiting group could evict another's, two could do so for ever.
     Idle,
-    /// Also those that somebody waits for, but for the urgent group's. For growing rows, which yield a token in return, and
-    /// for the urgent group, which keeps what it takes until its head is admitted.
+    /// Also those that somebody waits for, but for those of urgent groups. For growing rows, which yield a token in return,
+    /// and for urgent groups, which keep what they take until their head is admitted.
     All,
+}
+
+/// What pages are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// KV of a sequence.
+    Sequence,
+    /// An adapter's image.
+    Adapter,
 }
 
 impl Core {
     /// Pages that could be had. `own` is the adapter of whoever asks: it isn't evicted.
-    pub(crate) fn available(&self, reach: Reach, own: Option<u32>) -> u32 {
-        let idle = self.pool.free() + self.adapters.evictable_pages[IDLE as usize];
-        if reach == Reach::Idle {
-            return idle;
+    pub(crate) fn available(&self, purpose: Use, reach: Reach, own: Option<u32>) -> u32 {
+        let (adapters_max, sequences_max) = self.config.split();
+        let held = |kind| self.pool.count(kind);
+        match (self.config.policy.split, purpose) {
+            (Split::Unified, _) => self.pool.free() + self.evictable_pages(reach, own),
+            (_, Use::Sequence) => sequences_max.saturating_sub(held(OwnerKind::Sequence)),
+            (_, Use::Adapter) => {
+                adapters_max.saturating_sub(held(OwnerKind::Adapter)) + self.evictable_pages(reach, own)
+            }
         }
-        let urgent = self.urgent_adapter().filter(|&adapter| Some(adapter) != own);
-        let kept: u32 = [own, urgent]
-            .into_iter()
-            .flatten()
-            .filter(|&adapter| self.adapters.evictable.list_of(adapter) == Some(RESTED))
-            .map(|adapter| self.adapters[adapter].image.len() as u32)
-            .sum();
-        idle + self.adapters.evictable_pages[RESTED as usize] - kept
     }
 
-    /// The adapter that would be evicted next.
+    fn evictable_pages(&self, reach: Reach, own: Option<u32>) -> u32 {
+        let adapters = &self.adapters;
+        let adapter_of = |group: &u32| self.groups[*group].name.adapter;
+        let kept = |list: u32| -> u32 {
+            let pages = |adapter: u32| match adapters.evictable.heap_of(adapter) {
+                Some(found) if found == list => adapters[adapter].image.len() as u32,
+                Some(_) | None => 0,
+            };
+            let mut kept = own.map_or(0, pages);
+            for (index, group) in self.groups.urgent.iter().enumerate() {
+                let adapter = adapter_of(group);
+                let counted = adapter == own
+                    || self.groups.urgent.iter().take(index).any(|other| adapter_of(other) == adapter);
+                kept += adapter.filter(|_| !counted).map_or(0, pages);
+            }
+            kept
+        };
+        let idle = adapters.evictable_pages[IDLE as usize] - kept(IDLE);
+        match reach {
+            Reach::Idle => idle,
+            Reach::All => idle + adapters.evictable_pages[RESTED as usize] - kept(RESTED),
+        }
+    }
+
+    /// Is an adapter kept, whoever asks for pages: its own, or an urgent group's?
+    fn is_kept(&self, adapter: u32, own: Option<u32>) -> bool {
+        Some(adapter) == own
+            || self.groups.urgent.iter().any(|&group| self.groups[group].name.adapter == Some(adapter))
+    }
+
+    /// The adapter that would be evicted next. Kept ones are few: as many as there are urgent groups.
     pub(crate) fn next_evicted(&self, reach: Reach, own: Option<u32>) -> Option<u32> {
-        let lists = &self.adapters.evictable;
-        if let Some(idle) = lists.front(IDLE) {
-            return Some(idle);
-        }
-        if reach == Reach::Idle {
-            return None;
-        }
-        let urgent = self.urgent_adapter();
-        let found = lists.iter(RESTED).find(|&adapter| Some(adapter) != own && Some(adapter) != urgent);
-        found
-    }
-
-    fn urgent_adapter(&self) -> Option<u32> {
-        self.groups.urgent.and_then(adapter_of)
+        let lists: &[u32] = match reach {
+            Reach::Idle => &[IDLE],
+            Reach::All => &[IDLE, RESTED],
+        };
+        let heaps = &self.adapters.evictable;
+        lists.iter().find_map(|&list| {
+            let front = heaps.front(list)?;
+            if !self.is_kept(front, own) {
+                return Some(front);
+            }
+            let others = heaps.iter(list).filter(|&adapter| !self.is_kept(adapter, own));
+            others.min_by_key(|&adapter| (heaps.key(adapter), adapter))
+        })
     }
 
     /// Evicts until `pages` are free; says whether they are. Evicts nothing if they can't be.
-    pub(crate) fn secure(&mut self, pages: u32, reach: Reach, own: Option<u32>) -> bool {
-        if self.available(reach, own) < pages {
+    pub(crate) fn secure(&mut self, purpose: Use, pages: u32, reach: Reach, own: Option<u32>) -> bool {
+        if self.available(purpose, reach, own) < pages {
             return false;
         }
-        while self.pool.free() < pages {
+        let (adapters_max, _) = self.config.split();
+        let lacking = |core: &Self| match (core.config.policy.split, purpose) {
+            (Split::Unified, _) => core.pool.free() < pages,
+            (_, Use::Sequence) => false,
+            (_, Use::Adapter) => adapters_max < core.pool.count(OwnerKind::Adapter) + pages,
+        };
+        while lacking(self) {
             match self.next_evicted(reach, own) {
                 Some(adapter) => self.evict(adapter),
                 None => return false,
@@ -73,12 +114,33 @@ impl Core {
         self.adapters[entry].residency = Residency::Cold;
         self.give_image(entry, slot);
         self.counters.evictions += 1;
+        self.counters.evicted_pages += u64::from(self.adapters[entry].spec.pages);
         self.events.push(Event::AdapterEvicted { adapter: self.adapters[entry].id });
-        let group = entry + 1;
-        if self.groups.waiting(group) > 0 {
-            self.groups.draw_ticket(group, self.counters.admissions);
+        self.settle_adapter(entry);
+    }
+
+    /// Puts all groups of an adapter where they belong, after its residency changed.
+    pub(crate) fn settle_adapter(&mut self, adapter: u32) {
+        let mut next = self.groups.of_adapter.front(adapter);
+        while let Some(group) = next {
+            next = self.groups.of_adapter.after(group);
             self.settle(group);
         }
+        self.relist(adapter);
+    }
+
+    /// Puts an adapter into the evictable heap where it belongs now.
+    pub(crate) fn relist(&mut self, entry: u32) {
+        let adapter = &self.adapters[entry];
+        let key = match (self.config.policy.eviction, adapter.residency) {
+            (Eviction::Lru, Residency::Hot { last_use, .. }) => (last_use, u64::from(entry)),
+            (Eviction::Cost, Residency::Hot { .. }) => {
+                let pages = adapter.spec.pages.max(1);
+                adapter.heat.key(self.config.costs.page_in_ns(pages) as f64 / f64::from(pages))
+            }
+            (Eviction::Cost | Eviction::Lru, _) => (0, 0),
+        };
+        self.adapters.relist(entry, key);
     }
 
     /// Gives an adapter's pages and slot back; its residency already says that it has none.
@@ -95,12 +157,18 @@ impl Core {
 
     /// Gives line and pages of a request back, and its adapter the row.
     pub(crate) fn release(&mut self, entry: u32, line: u32) {
-        for col in (0..self.lines.length(line)).rev() {
+        let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
+        let tenant = self.groups[group].name.tenant;
+        let capped = self.is_capped(tenant);
+        let pages = self.lines.length(line);
+        for col in (0..pages).rev() {
             let given = self.pool.give(self.lines.pages(line)[col as usize], Owner::Sequence { line, col });
             self.note(given);
         }
         self.lines.give(line);
-        if let Some(adapter) = adapter_of(self.requests[entry].group) {
+        self.tenants[tenant].running -= 1;
+        self.tenants[tenant].pages -= pages;
+        if let Some(adapter) = adapter {
             let now = self.now;
             let state = &mut self.adapters[adapter];
             state.running -= 1;
@@ -109,16 +177,37 @@ impl Core {
             }
             if state.running == 0 {
                 self.adapters.active -= 1;
+                self.discharge(adapter);
             }
             self.relist(adapter);
         }
+        self.recap(tenant, capped);
+    }
+
+    /// An adapter begins to count among its owner's pages: it loads, or has its first row.
+    pub(crate) fn encharge(&mut self, adapter: u32) {
+        let (owner, pages) = (self.adapters[adapter].owner, self.adapters[adapter].image.len() as u32);
+        let capped = self.is_capped(owner);
+        self.tenants[owner].pages += pages;
+        self.recap(owner, capped);
+    }
+
+    /// An adapter no longer counts among its owner's pages.
+    pub(crate) fn discharge(&mut self, adapter: u32) {
+        let (owner, pages) = (self.adapters[adapter].owner, self.adapters[adapter].image.len() as u32);
+        let capped = self.is_capped(owner);
+        self.tenants[owner].pages -= pages;
+        self.recap(owner, capped);
     }
 
     /// Adds a free page to a line; the caller has secured it.
-    pub(crate) fn push_page(&mut self, line: u32) {
+    pub(crate) fn push_page(&mut self, line: u32, tenant: u32) {
         let col = self.lines.length(line);
         match self.pool.take(Owner::Sequence { line, col }) {
-            Ok(page) => self.lines.push(line, page),
+            Ok(page) => {
+                self.lines.push(line, page);
+                self.tenants[tenant].pages += 1;
+            }
             Err(error) => self.note(Err(error)),
         }
     }
@@ -132,39 +221,47 @@ impl Core {
             let RequestState::Running { line, .. } = request.state else { return };
             if self.config.pages_for(request.length()) <= self.lines.length(line) {
                 index += 1;
-            } else if self.secure(1, Reach::All, None) {
-                self.push_page(line);
-            } else if let Some(victim) = self.least_work_lost() {
+            } else if self.secure(Use::Sequence, 1, Reach::All, None) {
+                let tenant = self.groups[request.group].name.tenant;
+                let capped = self.is_capped(tenant);
+                self.push_page(line, tenant);
+                self.recap(tenant, capped);
+            } else if let Some(victim) = self.least_work_lost(|_| true) {
                 let position = self.running.iter().position(|&other| other == victim);
                 index -= usize::from(position.is_some_and(|position| position < index));
-                self.preempt(victim);
+                self.preempt(victim, true);
             }
         }
     }
 
-    /// The running request whose recomputation costs least; of equals the one admitted last.
-    fn least_work_lost(&self) -> Option<u32> {
-        self.running.iter().rev().copied().min_by_key(|&entry| match self.requests[entry].state {
+    /// The running request whose recomputation costs least, of those that may be preempted; of equals the one admitted
+    /// last.
+    pub(crate) fn least_work_lost(&self, may: impl Fn(u32) -> bool) -> Option<u32> {
+        let may = self.running.iter().rev().copied().filter(|&entry| may(entry));
+        may.min_by_key(|&entry| match self.requests[entry].state {
             RequestState::Running { computed, .. } => computed,
             RequestState::Vacant
             | RequestState::Waiting
-            | RequestState::Preempted
+            | RequestState::Preempted { .. }
             | RequestState::Ending { .. } => u32::MAX,
         })
     }
 
-    /// Takes line and pages from a running request; it goes back to the head of its queue, with its tokens.
-    fn preempt(&mut self, entry: u32) {
+    /// Takes line and pages from a running request; it goes back to the head of its queue, with its tokens. `starved`:
+    /// for want of pages, not to make way.
+    pub(crate) fn preempt(&mut self, entry: u32, starved: bool) {
         let RequestState::Running { line, .. } = self.requests[entry].state else { return };
-        let group = self.requests[entry].group;
+        let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
         self.running.retain(|&other| other != entry);
-        self.requests[entry].state = RequestState::Preempted;
+        self.requests[entry].state = RequestState::Preempted { starved };
         self.groups.queues.push_front(group, entry);
         self.waiting += 1;
+        self.tenants[self.groups[group].name.tenant].waiting += 1;
+        if let Some(adapter) = adapter {
+            self.adapters[adapter].waiting += 1;
+        }
         self.release(entry, line);
-        self.groups.draw_ticket(group, self.counters.admissions);
         self.settle(group);
-        debug_assert_eq!(self.groups.place(group), Some(Place::Resume));
         self.counters.preemptions += 1;
         self.events.push(Event::Preempted { request: self.requests[entry].id });
     }

@@ -13,7 +13,9 @@ pub struct Counters {
     pub preemptions: u64,
     pub page_ins: u64,
     pub page_ins_failed: u64,
+    pub page_in_pages: u64,
     pub evictions: u64,
+    pub evicted_pages: u64,
     pub urgent: u64,
     pub tokens_computed: u64,
     pub tokens_sampled: u64,
@@ -24,7 +26,7 @@ pub struct Counters {
 
 impl Counters {
     /// Names and figures, for hosts that export them.
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 16] {
         let Counters {
             plans,
             added,
@@ -33,7 +35,9 @@ impl Counters {
             preemptions,
             page_ins,
             page_ins_failed,
+            page_in_pages,
             evictions,
+            evicted_pages,
             urgent,
             tokens_computed,
             tokens_sampled,
@@ -49,7 +53,9 @@ impl Counters {
             ("preemptions", preemptions),
             ("page_ins", page_ins),
             ("page_ins_failed", page_ins_failed),
+            ("page_in_pages", page_in_pages),
             ("evictions", evictions),
+            ("evicted_pages", evicted_pages),
             ("urgent", urgent),
             ("tokens_computed", tokens_computed),
             ("tokens_sampled", tokens_sampled),
