@@ -330,6 +330,8 @@ FAILURES = {
     "failed_page_in": "the adapter's weights could not be copied into the page pool",
     "failed_row": "the worker could not compute this request",
     "failed_plan": "the worker failed in the step that held this request",
+    "failed_fetch": "the adapter's weights could not be brought to this host",
+    "failed_deadline": "the request's deadline came before its last token",
 }
 """What the core's reasons mean to a client."""
 

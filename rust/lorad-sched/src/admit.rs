@@ -34,6 +34,20 @@ pub(crate) enum Lack {
     Tenant,
 }
 
+impl Lack {
+    /// A stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lack::Line => "line",
+            Lack::Pages => "pages",
+            Lack::Slot => "slot",
+            Lack::PageIn => "page_in",
+            Lack::Place => "place",
+            Lack::Tenant => "tenant_limit",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// The head runs; its first tokens are in the plan.
@@ -49,8 +63,16 @@ enum Outcome {
 /// What is kept for urgent groups that wait for their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kept {
-    lines: u32,
-    pages: u32,
+    pub lines: u32,
+    pub pages: u32,
+}
+
+impl Kept {
+    /// A line and pages for one more group.
+    pub fn add(&mut self, pages: u32) {
+        self.lines += 1;
+        self.pages += pages;
+    }
 }
 
 impl Core {
@@ -83,12 +105,11 @@ impl Core {
                 return Some(kept);
             }
             let group = self.groups.urgent[index];
-            match self.try_head(group, Reach::All, kept, tokens_left) {
+            match self.try_head(group, Reach::Urgent(index), kept, tokens_left) {
                 // out of the list now; as much of its queue as fits comes along, so that its page-in pays
                 Outcome::Admitted => self.admit_along(group, kept, tokens_left),
                 Outcome::Loading | Outcome::Lacks(Lack::PageIn) => {
-                    kept.lines += 1;
-                    kept.pages += self.pages_needed(group);
+                    kept.add(self.pages_needed(group));
                     index += 1;
                 }
                 // its own tenant's limits keep it waiting: nobody else makes way for that
@@ -169,11 +190,7 @@ impl Core {
     }
 
     /// What the head of a group lacks; `None` when it can run or its page-in can begin, or runs.
-    pub(crate) fn lack_of(&self, group: u32, reach: Reach) -> Option<Lack> {
-        self.lack(group, reach, Kept::default())
-    }
-
-    fn lack(&self, group: u32, reach: Reach, kept: Kept) -> Option<Lack> {
+    pub(crate) fn lack(&self, group: u32, reach: Reach, kept: Kept) -> Option<Lack> {
         let Some(head) = self.groups.queues.front(group) else { return Some(Lack::Place) };
         let name = self.groups[group].name;
         let pages = self.config.pages_for(self.requests[head].length());
@@ -233,10 +250,11 @@ impl Core {
 
     /// Tries to admit the first request of a group, or to page its adapter in. Changes nothing when it can't.
     fn try_head(&mut self, group: u32, reach: Reach, kept: Kept, tokens_left: &mut u32) -> Outcome {
+        let Some(entry) = self.groups.queues.front(group) else { return Outcome::Lacks(Lack::Place) };
         if let Some(lack) = self.lack(group, reach, kept) {
+            self.requests[entry].story.lacked = Some(lack.name());
             return Outcome::Lacks(lack);
         }
-        let Some(entry) = self.groups.queues.front(group) else { return Outcome::Lacks(Lack::Place) };
         let name = self.groups[group].name;
         if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {
@@ -275,6 +293,11 @@ impl Core {
         }
         self.running.push(entry);
         let from = self.requests[entry].answered();
+        let story = &mut self.requests[entry].story;
+        if story.admitted.is_none() {
+            story.admitted = Some(self.now);
+            story.passed_by = self.counters.admissions - story.passed_by;
+        }
         self.requests[entry].state = RequestState::Running { line, computed: 0, planned: 0, from };
         if let Some(adapter) = name.adapter {
             self.adapters[adapter].waiting -= 1;

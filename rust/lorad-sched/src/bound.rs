@@ -118,7 +118,7 @@ impl Core {
             .unwrap_or(0)
     }
 
-    fn bound_now(&self, group: u32) -> u64 {
+    pub(crate) fn bound_now(&self, group: u32) -> u64 {
         self.wait_bound_us(self.groups[group].name.tenant, self.groups[group].ahead)
     }
 }

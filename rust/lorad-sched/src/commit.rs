@@ -86,6 +86,7 @@ impl Core {
         };
         let request = &mut self.requests[entry];
         request.tokens.push(token);
+        request.story.first_token.get_or_insert(self.now);
         let event = Event::Token { request: request.id, token };
         let stopped = request.stop_tokens.contains(&token);
         let full = request.answered() >= request.max_tokens;

@@ -125,6 +125,30 @@ impl std::error::Error for ConfigError {}
 const CELLS_MAX: u64 = 1 << 26;
 
 impl Config {
+    /// Name and value of each limit that is a count, for hosts that read them from text.
+    pub fn fields_mut(&mut self) -> [(&'static str, &mut u32); 18] {
+        [
+            ("pages", &mut self.pages),
+            ("pages_reserved", &mut self.pages_reserved),
+            ("page_tokens", &mut self.page_tokens),
+            ("rows_max", &mut self.rows_max),
+            ("tokens_max", &mut self.tokens_max),
+            ("prefill_chunk_max", &mut self.prefill_chunk_max),
+            ("slots_max", &mut self.slots_max),
+            ("adapters_step_max", &mut self.adapters_step_max),
+            ("page_ins_max", &mut self.page_ins_max),
+            ("adapters_max", &mut self.adapters_max),
+            ("waiting_max", &mut self.waiting_max),
+            ("sequence_tokens_max", &mut self.sequence_tokens_max),
+            ("stop_tokens_max", &mut self.stop_tokens_max),
+            ("vocab", &mut self.vocab),
+            ("tenants_max", &mut self.tenants_max),
+            ("preempt_after_tokens", &mut self.preempt_after_tokens),
+            ("rows_reserved", &mut self.rows_reserved),
+            ("pinned_pages_max", &mut self.pinned_pages_max),
+        ]
+    }
+
     /// Pages that requests and adapters can have.
     pub fn pages_usable(&self) -> u32 {
         self.pages.saturating_sub(self.pages_reserved)

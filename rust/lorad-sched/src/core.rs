@@ -7,6 +7,7 @@ use crate::admit::TRIES;
 use crate::config::{Config, ConfigError};
 use crate::error::{PageInError, Refusal};
 use crate::event::{Event, FailReason, FinishReason};
+use crate::explain::{Explained, Story};
 use crate::group::{GroupName, Groups};
 use crate::heap::Heaps;
 use crate::line::Lines;
@@ -28,6 +29,7 @@ pub struct Core {
     pub(crate) adapters: Adapters,
     pub(crate) groups: Groups,
     pub(crate) tenants: Tenants,
+    pub(crate) explained: Explained,
     /// Requests with a deadline, by it.
     pub(crate) deadlines: Heaps,
     /// Prompts in progress, for the step being made: service of the tenant, place in `running`, entry.
@@ -65,6 +67,7 @@ impl Core {
             adapters: Adapters::new(config.slots_max),
             groups: Groups::new(),
             tenants: Tenants::new(),
+            explained: Explained::new(),
             deadlines: Heaps::new(1),
             prompts: Vec::with_capacity(rows),
             passed: Vec::with_capacity(TRIES + 1),
@@ -295,7 +298,16 @@ impl Core {
             }
         };
         let deadline = spec.deadline;
-        let entry = self.requests.insert(spec, group, adapter, self.now);
+        let story = Story {
+            tier: adapter.map_or("base", |adapter| self.adapters[adapter].residency.name()),
+            passed_by: self.counters.admissions,
+            admitted: None,
+            first_token: None,
+            lacked: None,
+            preemptions: 0,
+            cached_tokens: 0,
+        };
+        let entry = self.requests.insert(spec, group, adapter, self.now, story);
         self.counters.added += 1;
         self.groups.queues.grow_elements(self.requests.entries().len());
         self.deadlines.grow_elements(self.requests.entries().len());
@@ -564,6 +576,7 @@ impl Core {
             FinishReason::Failed { .. } => self.counters.failed += 1,
         }
         self.deadlines.remove(entry);
+        self.explained.push(self.explanation(entry, Some(self.now)));
         // before its adapter can be forgotten: the last word about a request comes before that about its adapter
         self.events.push(Event::Finished { request, reason });
         match state {

@@ -262,12 +262,10 @@ impl Groups {
         self.resume.front(0)
     }
 
-    /// The groups in a place, in no order that means anything.
-    pub fn iter(&self, tenant: u32, place: Place) -> impl Iterator<Item = u32> + '_ {
-        let heap = 2 * tenant + u32::from(place == Place::Cold);
-        let listed = (place == Place::Resume).then(|| self.resume.iter(0)).into_iter().flatten();
-        let heaped = (place != Place::Resume).then(|| self.turns.iter(heap)).into_iter().flatten();
-        listed.chain(heaped)
+    /// Orders the groups of a place for a dump; `service` is that of the group's tenant.
+    pub fn rank(&self, group: u32, service: u64) -> (usize, u64, Key, u32) {
+        let starved = self.resume.iter(0).position(|other| other == group);
+        (starved.unwrap_or(0), service, self.turns.key(group), group)
     }
 
     /// Waiting requests of a group.

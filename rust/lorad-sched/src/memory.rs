@@ -13,9 +13,11 @@ use crate::request::RequestState;
 pub(crate) enum Reach {
     /// Those that nobody waits for. If one waiting group could evict another's, two could do so for ever.
     Idle,
-    /// Also those that somebody waits for, but for those of urgent groups. For growing rows, which yield a token in return,
-    /// and for urgent groups, which keep what they take until their head is admitted.
+    /// Also those that somebody waits for, but for those of urgent groups: for growing rows, which yield a token in return.
     All,
+    /// Also those that somebody waits for, but for those of the urgent groups before this one, which keep what they take
+    /// until their head is admitted.
+    Urgent(usize),
 }
 
 /// What pages are for.
@@ -42,50 +44,49 @@ impl Core {
     }
 
     fn evictable_pages(&self, reach: Reach, own: Option<u32>) -> u32 {
-        let adapters = &self.adapters;
-        let adapter_of = |group: &u32| self.groups[*group].name.adapter;
-        let kept = |list: u32| -> u32 {
-            let pages = |adapter: u32| match adapters.evictable.heap_of(adapter) {
-                Some(found) if found == list => adapters[adapter].image.len() as u32,
-                Some(_) | None => 0,
-            };
-            let mut kept = own.map_or(0, pages);
-            for (index, group) in self.groups.urgent.iter().enumerate() {
-                let adapter = adapter_of(group);
-                let counted = adapter == own
-                    || self.groups.urgent.iter().take(index).any(|other| adapter_of(other) == adapter);
-                kept += adapter.filter(|_| !counted).map_or(0, pages);
-            }
-            kept
+        let [idle, rested] = self.adapters.evictable_pages;
+        let before = match reach {
+            Reach::Idle => return idle,
+            Reach::All => self.groups.urgent.len(),
+            Reach::Urgent(index) => index,
         };
-        let idle = adapters.evictable_pages[IDLE as usize] - kept(IDLE);
-        match reach {
-            Reach::Idle => idle,
-            Reach::All => idle + adapters.evictable_pages[RESTED as usize] - kept(RESTED),
+        // an adapter that somebody waits for can only rest
+        let pages = |adapter: u32| match self.adapters.evictable.heap_of(adapter) {
+            Some(RESTED) => self.adapters[adapter].image.len() as u32,
+            Some(_) | None => 0,
+        };
+        let keepers = &self.groups.urgent[..before.min(self.groups.urgent.len())];
+        let adapter_of = |group: &u32| self.groups[*group].name.adapter;
+        let mut kept = own.map_or(0, pages);
+        for (index, group) in keepers.iter().enumerate() {
+            let adapter = adapter_of(group);
+            let counted = adapter == own || keepers.iter().take(index).any(|other| adapter_of(other) == adapter);
+            kept += adapter.filter(|_| !counted).map_or(0, pages);
         }
-    }
-
-    /// Is an adapter kept, whoever asks for pages: its own, or an urgent group's?
-    fn is_kept(&self, adapter: u32, own: Option<u32>) -> bool {
-        Some(adapter) == own
-            || self.groups.urgent.iter().any(|&group| self.groups[group].name.adapter == Some(adapter))
+        idle + rested - kept
     }
 
     /// The adapter that would be evicted next. Kept ones are few: as many as there are urgent groups.
     pub(crate) fn next_evicted(&self, reach: Reach, own: Option<u32>) -> Option<u32> {
-        let lists: &[u32] = match reach {
-            Reach::Idle => &[IDLE],
-            Reach::All => &[IDLE, RESTED],
-        };
         let heaps = &self.adapters.evictable;
-        lists.iter().find_map(|&list| {
-            let front = heaps.front(list)?;
-            if !self.is_kept(front, own) {
-                return Some(front);
-            }
-            let others = heaps.iter(list).filter(|&adapter| !self.is_kept(adapter, own));
-            others.min_by_key(|&adapter| (heaps.key(adapter), adapter))
-        })
+        if let Some(idle) = heaps.front(IDLE) {
+            return Some(idle);
+        }
+        let before = match reach {
+            Reach::Idle => return None,
+            Reach::All => self.groups.urgent.len(),
+            Reach::Urgent(index) => index,
+        };
+        let keepers = &self.groups.urgent[..before.min(self.groups.urgent.len())];
+        let is_kept = |adapter: u32| {
+            Some(adapter) == own || keepers.iter().any(|&group| self.groups[group].name.adapter == Some(adapter))
+        };
+        let front = heaps.front(RESTED)?;
+        if !is_kept(front) {
+            return Some(front);
+        }
+        let others = heaps.iter(RESTED).filter(|&adapter| !is_kept(adapter));
+        others.min_by_key(|&adapter| (heaps.key(adapter), adapter))
     }
 
     /// Evicts until `pages` are free; says whether they are. Evicts nothing if they can't be.
@@ -219,10 +220,11 @@ impl Core {
         while let Some(&entry) = self.running.get(index) {
             let request = &self.requests[entry];
             let RequestState::Running { line, .. } = request.state else { return };
+            let group = request.group;
             if self.config.pages_for(request.length()) <= self.lines.length(line) {
                 index += 1;
             } else if self.secure(Use::Sequence, 1, Reach::All, None) {
-                let tenant = self.groups[request.group].name.tenant;
+                let tenant = self.groups[group].name.tenant;
                 let capped = self.is_capped(tenant);
                 self.push_page(line, tenant);
                 self.recap(tenant, capped);
@@ -254,6 +256,7 @@ impl Core {
         let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
         self.running.retain(|&other| other != entry);
         self.requests[entry].state = RequestState::Preempted { starved };
+        self.requests[entry].story.preemptions += 1;
         self.groups.queues.push_front(group, entry);
         self.waiting += 1;
         self.tenants[self.groups[group].name.tenant].waiting += 1;

@@ -23,7 +23,7 @@ impl Core {
             return;
         };
         let residency = name.adapter.map(|adapter| self.adapters[adapter].residency);
-        if residency == Some(Residency::Remote) {
+        if matches!(residency, Some(Residency::Remote { .. })) {
             self.stop_waiting(group);
         } else {
             self.start_waiting(group);
@@ -36,7 +36,7 @@ impl Core {
         let starved = matches!(self.requests[head].state, RequestState::Preempted { starved: true });
         let target = match residency {
             _ if capped => None,
-            Some(Residency::Loading { .. } | Residency::Remote | Residency::Vacant) => None,
+            Some(Residency::Loading { .. } | Residency::Remote { .. } | Residency::Vacant) => None,
             None | Some(Residency::Hot { .. }) if starved => Some(Place::Resume),
             None | Some(Residency::Hot { .. }) => Some(Place::Ready),
             Some(Residency::Cold | Residency::Failed { .. }) => Some(Place::Cold),

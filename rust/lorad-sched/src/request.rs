@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::explain::Story;
+
 /// The host's number of a request.
 pub type RequestId = u64;
 
@@ -130,6 +132,7 @@ pub(crate) struct Request {
     pub stop_tokens: Vec<u32>,
     pub arrived: u64,
     pub deadline: Option<u64>,
+    pub story: Story,
     pub state: RequestState,
 }
 
@@ -166,7 +169,7 @@ impl Requests {
     }
 
     /// Puts a request into an entry; its memory for the whole answer is taken here, so that no step allocates.
-    pub fn insert(&mut self, spec: RequestSpec, group: u32, adapter: Option<u32>, now: u64) -> u32 {
+    pub fn insert(&mut self, spec: RequestSpec, group: u32, adapter: Option<u32>, now: u64, story: Story) -> u32 {
         let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, .. } = spec;
         self.serial += 1;
         let prompt_length = prompt.len() as u32;
@@ -182,6 +185,7 @@ impl Requests {
             stop_tokens,
             arrived: now,
             deadline,
+            story,
             state: RequestState::Waiting,
         };
         let entry = match self.vacant.pop() {

@@ -1,7 +1,7 @@
 //! Groups that have waited so long that the others make way: election, and preemption for them.
 
 use crate::adapter::Residency;
-use crate::admit::Lack;
+use crate::admit::{Kept, Lack};
 use crate::core::Core;
 use crate::memory::{Reach, Use};
 use crate::request::RequestState;
@@ -61,16 +61,17 @@ impl Core {
     /// Preempts rows that have had their tokens, as far as the urgent groups lack what they hold. Before any row is put
     /// into the plan.
     pub(crate) fn make_way(&mut self) {
-        let mut index = 0;
+        let (mut index, mut kept) = (0, Kept::default());
         loop {
             if index == self.groups.urgent.len() && !self.elect() {
                 return;
             }
             let group = self.groups.urgent[index];
-            while let Some(lack) = self.lack_of(group, Reach::All) {
+            let reach = Reach::Urgent(index);
+            while let Some(lack) = self.lack(group, reach, kept) {
                 let made = match lack {
                     Lack::Line => self.preempt_one(),
-                    Lack::Pages => self.preempt_for_pages(group),
+                    Lack::Pages => self.preempt_for_pages(group, reach, kept),
                     Lack::Slot | Lack::Place => self.preempt_an_adapter(group),
                     Lack::PageIn | Lack::Tenant => break,
                 };
@@ -78,6 +79,7 @@ impl Core {
                     return; // not yet: the rows' turns end in a bounded time
                 }
             }
+            kept.add(self.pages_needed(group));
             index += 1;
         }
     }
@@ -107,7 +109,7 @@ impl Core {
     }
 
     /// Preempts one row, if all that may be preempted have enough together, or all may.
-    fn preempt_for_pages(&mut self, group: u32) -> bool {
+    fn preempt_for_pages(&mut self, group: u32, reach: Reach, kept: Kept) -> bool {
         let (mut pages, mut all) = (0, true);
         for &entry in &self.running {
             match self.requests[entry].state {
@@ -118,8 +120,8 @@ impl Core {
             }
         }
         let adapter = self.groups[group].name.adapter;
-        let needed = self.pages_needed(group);
-        if all || self.available(Use::Sequence, Reach::All, adapter) + pages >= needed {
+        let needed = self.pages_needed(group) + kept.pages;
+        if all || self.available(Use::Sequence, reach, adapter) + pages >= needed {
             return self.preempt_one();
         }
         false

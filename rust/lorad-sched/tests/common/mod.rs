@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use lorad_sched::plan::Part;
-use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Event, FinishReason, RequestSpec, SAMPLE_FAILED};
+use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Event, FinishReason, Priority, RequestSpec, SAMPLE_FAILED};
 
 /// A seeded stream of numbers (xorshift).
 pub struct Random(u64);
@@ -130,7 +130,8 @@ impl Host {
     }
 
     pub fn register(&mut self, pages: u32) {
-        let spec = AdapterSpec { tag: self.next_tag, pages, layers: 2 };
+        let owner = self.next_tag % 3;
+        let spec = AdapterSpec { tag: self.next_tag, pages, layers: 2, tenant: owner, ..AdapterSpec::default() };
         match self.core.register(spec) {
             Ok(adapter) => {
                 self.next_tag += 1;
@@ -154,8 +155,10 @@ impl Host {
         let id = self.next_id;
         let spec = RequestSpec {
             id,
-            tenant: prompt,
+            tenant: prompt % 3,
             adapter,
+            priority: [Priority::Low, Priority::Normal, Priority::High][(max_tokens % 3) as usize],
+            deadline: None,
             prompt: (0..prompt).map(|position| letter(id, position)).collect(),
             max_tokens,
             stop_tokens: if stops { vec![9, STOP] } else { Vec::new() },
@@ -403,6 +406,8 @@ impl Host {
                 }
                 Event::AdapterLoading { .. }
                 | Event::AdapterHot { .. }
+                | Event::AdapterWanted { .. }
+                | Event::AdapterDropped { .. }
                 | Event::AdapterEvicted { .. }
                 | Event::AdapterFailed { .. } => {}
             }
