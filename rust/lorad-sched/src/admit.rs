@@ -91,8 +91,13 @@ impl Core {
         if !self.admit_starved(tokens_left, kept) {
             return;
         }
-        self.admit_in_turn(Place::Ready, tokens_left, kept);
-        self.admit_in_turn(Place::Cold, tokens_left, kept);
+        match self.config.policy.order {
+            Order::Fair | Order::Affinity => {
+                self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept);
+                self.admit_in_turn(&[Place::Cold], Reach::Idle, tokens_left, kept);
+            }
+            Order::Arrival => self.admit_in_turn(&[Place::Ready, Place::Cold], Reach::All, tokens_left, kept),
+        }
         self.load_wanted(kept);
     }
 
@@ -139,13 +144,9 @@ impl Core {
         true
     }
 
-    /// Admits groups of a place in the policy's order until nothing is left to give.
-    fn admit_in_turn(&mut self, place: Place, tokens_left: &mut u32, kept: Kept) {
-        let reach = match (self.config.policy.order, place) {
-            (Order::Arrival, Place::Cold) => Reach::All,
-            (Order::Fair | Order::Affinity | Order::Arrival, _) => Reach::Idle,
-        };
-        while let Some(group) = self.next_in_turn(place).filter(|_| self.passed.len() < TRIES) {
+    /// Admits groups of some places in the policy's order until nothing is left to give.
+    fn admit_in_turn(&mut self, places: &[Place], reach: Reach, tokens_left: &mut u32, kept: Kept) {
+        while let Some(group) = self.next_in_turn(places).filter(|_| self.passed.len() < TRIES) {
             match self.try_head(group, reach, kept, tokens_left) {
                 Outcome::Admitted | Outcome::Loading => {}
                 Outcome::Full => break,
@@ -154,7 +155,12 @@ impl Core {
                     self.groups.take_out(group);
                     self.place_tenant(self.groups[group].name.tenant);
                     // of these none of the others has one either
-                    if matches!(lack, Lack::Line | Lack::PageIn) || (place == Place::Cold && lack == Lack::Slot) {
+                    let nobody = match lack {
+                        Lack::Line => true,
+                        Lack::PageIn | Lack::Slot => places == [Place::Cold],
+                        Lack::Pages | Lack::Place | Lack::Tenant => false,
+                    };
+                    if nobody {
                         break;
                     }
                 }
@@ -165,13 +171,17 @@ impl Core {
         }
     }
 
-    fn next_in_turn(&self, place: Place) -> Option<u32> {
-        let tenants = match place {
-            Place::Ready => &self.tenants.ready,
-            Place::Cold => &self.tenants.cold,
-            Place::Resume => return self.groups.front_resume(),
+    fn next_in_turn(&self, places: &[Place]) -> Option<u32> {
+        let front = |place: &Place| {
+            let tenants = match place {
+                Place::Ready => &self.tenants.ready,
+                Place::Cold => &self.tenants.cold,
+                Place::Resume => return None,
+            };
+            let tenant = tenants.front(0)?;
+            Some((tenants.key(tenant), self.groups.front(tenant, *place)?.0))
         };
-        Some(self.groups.front(tenants.front(0)?, place)?.0)
+        places.iter().filter_map(front).min().map(|(_, group)| group)
     }
 
     /// Pages adapters in that the host wants although nobody waits, where there is room that nobody uses.
@@ -237,9 +247,7 @@ impl Core {
             return Some(Lack::Slot);
         }
         let fits = match self.config.policy.split {
-            Split::Unified => {
-                self.available(Use::Adapter, reach, own) >= pages + request_pages + kept.pages
-            }
+            Split::Unified => self.available(Use::Adapter, reach, own) >= pages + request_pages + kept.pages,
             Split::Fixed { .. } | Split::Slots { .. } => {
                 self.available(Use::Adapter, reach, own) >= pages
                     && self.available(Use::Sequence, reach, own) >= request_pages + kept.pages

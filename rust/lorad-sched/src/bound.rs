@@ -64,14 +64,28 @@ impl Config {
 
     /// The longest turn of an urgent group, µs.
     pub fn turn_us(&self, adapter_pages_max: u32) -> u64 {
-        let loads =
-            self.costs.page_in_ns(adapter_pages_max).saturating_mul(if adapter_pages_max > 0 { self.page_ins_max.into() } else { 0 });
-        self.turn_steps().saturating_mul(self.step_ns_max(adapter_pages_max)).saturating_add(loads).div_ceil(1000)
+        let loads = self.costs.page_in_ns(adapter_pages_max).saturating_mul(if adapter_pages_max > 0 {
+            self.page_ins_max.into()
+        } else {
+            0
+        });
+        self.turn_steps()
+            .saturating_mul(self.step_ns_max(adapter_pages_max))
+            .saturating_add(loads)
+            .div_ceil(1000)
     }
 
     /// The bound, µs: see the module.
-    pub(crate) fn bound_us(&self, adapter_pages_max: u32, groups: u64, weight: u64, weights: u64, tenants: u64) -> u64 {
-        let turns = groups.saturating_mul(weights.max(weight).div_ceil(weight.max(1))).saturating_add(tenants);
+    pub(crate) fn bound_us(
+        &self,
+        adapter_pages_max: u32,
+        groups: u64,
+        weight: u64,
+        weights: u64,
+        tenants: u64,
+    ) -> u64 {
+        let turns =
+            groups.saturating_mul(weights.max(weight).div_ceil(weight.max(1))).saturating_add(tenants);
         self.urgent_after_us.saturating_add(self.turn_us(adapter_pages_max).saturating_mul(turns))
     }
 }
@@ -96,7 +110,10 @@ impl Core {
             for group in self.groups.waits.iter(tenant as u32) {
                 let (waited, bound) = (clock.saturating_sub(self.groups[group].since), self.bound_now(group));
                 if waited > bound {
-                    return Err(format!("group {group} of tenant {} waits {waited} µs, bound {bound}", state.id));
+                    return Err(format!(
+                        "group {group} of tenant {} waits {waited} µs, bound {bound}",
+                        state.id
+                    ));
                 }
             }
         }
@@ -112,7 +129,8 @@ impl Core {
         });
         parts
             .map(|(clock, group)| {
-                clock.saturating_sub(self.groups[group].since).saturating_mul(1000) / self.bound_now(group).max(1)
+                clock.saturating_sub(self.groups[group].since).saturating_mul(1000)
+                    / self.bound_now(group).max(1)
             })
             .max()
             .unwrap_or(0)

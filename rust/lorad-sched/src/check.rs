@@ -81,7 +81,10 @@ impl Core {
                     if computed + planned > room || computed + planned > request.length() {
                         return Err(format!("{name}: {:?} in room for {room}", request.state));
                     }
-                    if computed >= request.length() || request.answered() >= request.max_tokens || from > request.answered() {
+                    if computed >= request.length()
+                        || request.answered() >= request.max_tokens
+                        || from > request.answered()
+                    {
                         return Err(format!("{name}: {:?} with {} tokens", request.state, request.length()));
                     }
                     equal(&format!("{name} is listed"), self.running.contains(&entry), true)?;
@@ -120,10 +123,9 @@ impl Core {
         for (entry, adapter) in adapters.entries().iter().enumerate() {
             let name = format!("adapter {}", adapter.id);
             let (held, slot, evictable) = match adapter.residency {
-                Residency::Vacant
-                | Residency::Remote { .. }
-                | Residency::Cold
-                | Residency::Failed { .. } => (0, None, None),
+                Residency::Vacant | Residency::Remote { .. } | Residency::Cold | Residency::Failed { .. } => {
+                    (0, None, None)
+                }
                 Residency::Loading { slot, .. } => {
                     loading += 1;
                     (self.config.image_pages(adapter.spec.pages), Some(slot), None)
@@ -177,7 +179,11 @@ impl Core {
             if request.state != RequestState::Vacant {
                 holders[request.group as usize] += 1;
                 let name = self.groups[request.group].name;
-                equal(&format!("request {}: adapter of its group", request.id), name.adapter, request.adapter)?;
+                equal(
+                    &format!("request {}: adapter of its group", request.id),
+                    name.adapter,
+                    request.adapter,
+                )?;
             }
         }
         for (group, state) in self.groups.entries().iter().enumerate() {
@@ -236,7 +242,8 @@ impl Core {
         for group in self.groups.entries().iter().filter(|group| group.waits) {
             groups[group.name.tenant as usize] += 1;
         }
-        for adapter in self.adapters.entries().iter().filter(|adapter| adapter.residency != Residency::Vacant) {
+        for adapter in self.adapters.entries().iter().filter(|adapter| adapter.residency != Residency::Vacant)
+        {
             adapters[adapter.owner as usize] += 1;
             let loads = matches!(adapter.residency, Residency::Loading { .. });
             if loads || adapter.running > 0 {

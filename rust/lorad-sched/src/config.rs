@@ -197,7 +197,11 @@ impl Config {
         self.check_split()?;
         let least = self.bound_us(0, 1, 1, 1, 1);
         if self.wait_us_max > 0 && self.wait_us_max < least {
-            return Err(ConfigError::TooSmall { field: "wait_us_max", limit: least, value: self.wait_us_max });
+            return Err(ConfigError::TooSmall {
+                field: "wait_us_max",
+                limit: least,
+                value: self.wait_us_max,
+            });
         }
         let cells = u64::from(self.rows_max) * u64::from(self.cols());
         if cells > CELLS_MAX {

@@ -154,7 +154,10 @@ impl Core {
         let owner = self.know_tenant(spec.tenant)?;
         let tenant = &self.tenants[owner];
         if tenant.adapters >= tenant.spec.adapters_max {
-            return Err(Refusal::TenantAdaptersFull { limit: tenant.spec.adapters_max, adapters: tenant.adapters });
+            return Err(Refusal::TenantAdaptersFull {
+                limit: tenant.spec.adapters_max,
+                adapters: tenant.adapters,
+            });
         }
         Ok(owner)
     }
@@ -338,7 +341,8 @@ impl Core {
             return Err(Refusal::DuplicateRequest { request: spec.id });
         }
         let adapter = spec.adapter.map(|adapter| self.open_adapter(adapter)).transpose()?;
-        let adapter_pages = adapter.map_or(0, |adapter| config.image_pages(self.adapters[adapter].spec.pages));
+        let adapter_pages =
+            adapter.map_or(0, |adapter| config.image_pages(self.adapters[adapter].spec.pages));
         if spec.prompt.is_empty() {
             return Err(Refusal::EmptyPrompt);
         }
@@ -351,7 +355,9 @@ impl Core {
         }
         let pages = u64::from(config.pages_for(tokens as u32));
         let (limit, needed) = match config.policy.split {
-            Split::Unified => (config.pages_usable() - config.pinned_pages_max, pages + u64::from(adapter_pages)),
+            Split::Unified => {
+                (config.pages_usable() - config.pinned_pages_max, pages + u64::from(adapter_pages))
+            }
             Split::Fixed { .. } | Split::Slots { .. } => (config.split().1, pages),
         };
         if needed > u64::from(limit) {
@@ -400,11 +406,18 @@ impl Core {
         let bound = |entry: u32, more: u32| {
             let groups = u64::from(self.tenants[entry].groups_waiting + more);
             let pages = self.adapters.pages_max;
-            self.config.bound_us(pages, groups, weight(entry), weights.max(self.tenants.peak_weights), tenants.max(self.tenants.peak_tenants.into()))
+            self.config.bound_us(
+                pages,
+                groups,
+                weight(entry),
+                weights.max(self.tenants.peak_weights),
+                tenants.max(self.tenants.peak_tenants.into()),
+            )
         };
         let own = bound(name.tenant, 1);
         // a new tenant makes everybody's longer
-        let others = new_tenant.then(|| self.tenants.waiting.iter(0).map(|entry| bound(entry, 0)).max()).flatten();
+        let others =
+            new_tenant.then(|| self.tenants.waiting.iter(0).map(|entry| bound(entry, 0)).max()).flatten();
         let bound = own.max(others.unwrap_or(0));
         if bound > limit {
             return Err(Refusal::WaitTooLong { limit, bound });
@@ -414,7 +427,9 @@ impl Core {
 
     /// Ends all requests whose deadline has come.
     pub(crate) fn expire(&mut self) {
-        while let Some(entry) = self.deadlines.front(0).filter(|&entry| self.deadlines.key(entry).0 <= self.now) {
+        while let Some(entry) =
+            self.deadlines.front(0).filter(|&entry| self.deadlines.key(entry).0 <= self.now)
+        {
             self.deadlines.remove(entry);
             self.finish(entry, FinishReason::Failed { why: FailReason::Deadline });
         }

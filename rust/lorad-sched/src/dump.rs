@@ -87,7 +87,9 @@ impl Core {
         for place in Place::ALL {
             let mut listed: Vec<u32> =
                 groups.iter().copied().filter(|&group| self.groups.place(group) == Some(place)).collect();
-            listed.sort_by_key(|&group| self.groups.rank(group, self.tenants[self.groups[group].name.tenant].service));
+            listed.sort_by_key(|&group| {
+                self.groups.rank(group, self.tenants[self.groups[group].name.tenant].service)
+            });
             if !listed.is_empty() {
                 write!(text, "{}:", place.name())?;
                 listed.iter().try_for_each(|&group| write!(text, " {}", self.group(group)))?;
@@ -100,7 +102,8 @@ impl Core {
             writeln!(text)?;
         }
         if !self.adapters.wanted.is_empty() {
-            let ids: Vec<AdapterId> = self.adapters.wanted.iter().map(|&entry| self.adapters[entry].id).collect();
+            let ids: Vec<AdapterId> =
+                self.adapters.wanted.iter().map(|&entry| self.adapters[entry].id).collect();
             writeln!(text, "wanted adapters: {}", Numbers(&ids))?;
         }
         if !self.adapters.clears.is_empty() {

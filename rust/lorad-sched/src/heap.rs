@@ -199,7 +199,8 @@ mod tests {
             }
             heaps.check("heaps").unwrap();
             for heap in 0..2 {
-                let all = (0..12u32).filter_map(|element| model[element as usize].map(|(at, key)| (at, key, element)));
+                let all = (0..12u32)
+                    .filter_map(|element| model[element as usize].map(|(at, key)| (at, key, element)));
                 let least = all.filter(|(at, ..)| *at == heap).map(|(_, key, element)| (key, element)).min();
                 assert_eq!(heaps.front(heap), least.map(|(_, element)| element));
             }

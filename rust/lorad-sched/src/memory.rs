@@ -60,7 +60,8 @@ impl Core {
         let mut kept = own.map_or(0, pages);
         for (index, group) in keepers.iter().enumerate() {
             let adapter = adapter_of(group);
-            let counted = adapter == own || keepers.iter().take(index).any(|other| adapter_of(other) == adapter);
+            let counted =
+                adapter == own || keepers.iter().take(index).any(|other| adapter_of(other) == adapter);
             kept += adapter.filter(|_| !counted).map_or(0, pages);
         }
         idle + rested - kept
@@ -79,7 +80,8 @@ impl Core {
         };
         let keepers = &self.groups.urgent[..before.min(self.groups.urgent.len())];
         let is_kept = |adapter: u32| {
-            Some(adapter) == own || keepers.iter().any(|&group| self.groups[group].name.adapter == Some(adapter))
+            Some(adapter) == own
+                || keepers.iter().any(|&group| self.groups[group].name.adapter == Some(adapter))
         };
         let front = heaps.front(RESTED)?;
         if !is_kept(front) {

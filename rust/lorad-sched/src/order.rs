@@ -205,7 +205,9 @@ impl Core {
         if self.config.policy.order != Order::Fair {
             return;
         }
-        while let Some(tenant) = self.tenants.due.front(0).filter(|&due| self.tenants.due.key(due).0 <= self.now) {
+        while let Some(tenant) =
+            self.tenants.due.front(0).filter(|&due| self.tenants.due.key(due).0 <= self.now)
+        {
             self.tenants.due.remove(tenant);
             self.make_urgent(tenant);
         }

@@ -169,7 +169,14 @@ impl Requests {
     }
 
     /// Puts a request into an entry; its memory for the whole answer is taken here, so that no step allocates.
-    pub fn insert(&mut self, spec: RequestSpec, group: u32, adapter: Option<u32>, now: u64, story: Story) -> u32 {
+    pub fn insert(
+        &mut self,
+        spec: RequestSpec,
+        group: u32,
+        adapter: Option<u32>,
+        now: u64,
+        story: Story,
+    ) -> u32 {
         let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, .. } = spec;
         self.serial += 1;
         let prompt_length = prompt.len() as u32;

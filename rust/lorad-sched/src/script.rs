@@ -39,8 +39,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::{
-    AdapterId, AdapterSpec, Config, ConfigError, Core, Costs, Event, Eviction, Explanation, Order, Policy, Priority, RequestSpec, Split,
-    TenantSpec, SAMPLE_FAILED,
+    AdapterId, AdapterSpec, Config, ConfigError, Core, Costs, Event, Eviction, Explanation, Order, Policy,
+    Priority, RequestSpec, Split, TenantSpec, SAMPLE_FAILED,
 };
 
 /// Runs a script and returns it with what its commands printed.
@@ -443,7 +443,8 @@ impl Session {
 fn print_explanation(found: &Explanation, out: &mut String) {
     let _ = write!(out, "request {} of tenant {} on {}", found.request, found.tenant, found.tier);
     let _ = write!(out, ": arrived {}", found.arrived);
-    let times = [("admitted", found.admitted), ("first token", found.first_token), ("finished", found.finished)];
+    let times =
+        [("admitted", found.admitted), ("first token", found.first_token), ("finished", found.finished)];
     for (name, time) in times {
         if let Some(time) = time {
             let _ = write!(out, ", {name} {time}");

@@ -95,7 +95,9 @@ impl Core {
             let adapter = self.chosen[first].adapter;
             let alike = |row: &&Chosen| adapter.is_some() && row.adapter == adapter;
             let rows = self.chosen[first..].iter().take_while(alike).count().max(1);
-            let pages = self.requests[self.chosen[first].request].adapter.map_or(0, |entry| self.adapters[entry].spec.pages);
+            let pages = self.requests[self.chosen[first].request]
+                .adapter
+                .map_or(0, |entry| self.adapters[entry].spec.pages);
             let bytes = self.config.costs.adapter_ns(pages) / rows as u64;
             for index in first..first + rows {
                 self.charge(self.requests[self.chosen[index].request].group, share.saturating_add(bytes));

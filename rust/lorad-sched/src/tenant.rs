@@ -173,14 +173,7 @@ impl Tenants {
     }
 
     fn heaps_mut(&mut self) -> [&mut Heaps; 6] {
-        [
-            &mut self.waiting,
-            &mut self.ready,
-            &mut self.cold,
-            &mut self.over,
-            &mut self.due,
-            &mut self.urgent,
-        ]
+        [&mut self.waiting, &mut self.ready, &mut self.cold, &mut self.over, &mut self.due, &mut self.urgent]
     }
 
     /// Raises the floor to the least service among those that wait.

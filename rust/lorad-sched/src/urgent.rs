@@ -152,8 +152,9 @@ impl Core {
             }
         }
         let Some((_, adapter)) = best else { return false };
+        // the last admitted first, so that the queue has them in the order of admission
         while let Some(entry) =
-            self.running.iter().copied().find(|&entry| self.requests[entry].adapter == Some(adapter))
+            self.running.iter().rev().copied().find(|&entry| self.requests[entry].adapter == Some(adapter))
         {
             self.preempt(entry, false);
         }
@@ -164,15 +165,13 @@ impl Core {
     pub(crate) fn pages_needed(&self, group: u32) -> u32 {
         let head = self.groups.queues.front(group);
         let pages = head.map_or(0, |head| self.config.pages_for(self.requests[head].length()));
-        let adapter = self.groups[group].name.adapter.map_or(0, |adapter| {
-            match self.adapters[adapter].residency {
+        let adapter =
+            self.groups[group].name.adapter.map_or(0, |adapter| match self.adapters[adapter].residency {
                 Residency::Hot { .. } | Residency::Loading { .. } => 0,
-                Residency::Vacant
-                | Residency::Remote { .. }
-                | Residency::Cold
-                | Residency::Failed { .. } => self.config.image_pages(self.adapters[adapter].spec.pages),
-            }
-        });
+                Residency::Vacant | Residency::Remote { .. } | Residency::Cold | Residency::Failed { .. } => {
+                    self.config.image_pages(self.adapters[adapter].spec.pages)
+                }
+            });
         pages + adapter
     }
 }

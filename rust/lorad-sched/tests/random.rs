@@ -30,7 +30,14 @@ fn config(seed: u64) -> Config {
         urgent_after_us: u64::from(random.below(6000)),
         preempt_after_tokens: 1 + random.below(3),
         // a step of the host takes 1000 µs at most, and its page-ins are done by the next one
-        costs: Costs { step_ns: 1_000_000, token_ns: 0, sample_ns: 0, context_ns: 0, page_in_ns: 1_000_000, ..Costs::default() },
+        costs: Costs {
+            step_ns: 1_000_000,
+            token_ns: 0,
+            sample_ns: 0,
+            context_ns: 0,
+            page_in_ns: 1_000_000,
+            ..Costs::default()
+        },
         ..Config::default()
     }
 }

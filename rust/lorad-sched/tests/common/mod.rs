@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use lorad_sched::plan::Part;
-use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Event, FinishReason, Priority, RequestSpec, SAMPLE_FAILED};
+use lorad_sched::{
+    AdapterId, AdapterSpec, Config, Core, Event, FinishReason, Priority, RequestSpec, SAMPLE_FAILED,
+};
 
 /// A seeded stream of numbers (xorshift).
 pub struct Random(u64);
@@ -131,7 +133,8 @@ impl Host {
 
     pub fn register(&mut self, pages: u32) {
         let owner = self.next_tag % 3;
-        let spec = AdapterSpec { tag: self.next_tag, pages, layers: 2, tenant: owner, ..AdapterSpec::default() };
+        let spec =
+            AdapterSpec { tag: self.next_tag, pages, layers: 2, tenant: owner, ..AdapterSpec::default() };
         match self.core.register(spec) {
             Ok(adapter) => {
                 self.next_tag += 1;
