@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use lorad_blocks::heat::Heat;
 use lorad_blocks::pool::PageId;
 
 use crate::event::FailReason;
 use crate::heap::{Heaps, Key};
-use crate::heat::Heat;
 use crate::tenant::TenantId;
 
 /// The core's number of a registration. It's never given out twice, so an old one can't name a new adapter.

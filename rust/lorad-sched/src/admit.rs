@@ -13,6 +13,7 @@ use crate::group::Place;
 use crate::memory::{Reach, Use};
 use crate::policy::{Order, Split};
 use crate::request::RequestState;
+use crate::reuse::Found;
 
 /// Groups of one place that one step passes over before it looks no further.
 pub(crate) const TRIES: usize = 8;
@@ -199,40 +200,44 @@ impl Core {
         }
     }
 
-    /// What the head of a group lacks; `None` when it can run or its page-in can begin, or runs.
-    pub(crate) fn lack(&self, group: u32, reach: Reach, kept: Kept) -> Option<Lack> {
-        let Some(head) = self.groups.queues.front(group) else { return Some(Lack::Place) };
+    /// What the head of a group finds in the prefix cache when it can run or its page-in can begin, or runs; else what it
+    /// lacks.
+    pub(crate) fn look_at(&self, group: u32, reach: Reach, kept: Kept) -> Result<Found, Lack> {
+        let Some(head) = self.groups.queues.front(group) else { return Err(Lack::Place) };
         let name = self.groups[group].name;
         let pages = self.config.pages_for(self.requests[head].length());
         let tenant = &self.tenants[name.tenant];
         let room = tenant.spec.pages_max.saturating_sub(tenant.pages);
         if tenant.running >= tenant.spec.running_max || (tenant.running > 0 && pages > room) {
-            return Some(Lack::Tenant);
+            return Err(Lack::Tenant);
         }
         if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {
                 Residency::Hot { .. } => {
                     let another = self.adapters[adapter].running == 0;
                     if another && self.adapters.active >= self.config.adapters_step_max {
-                        return Some(Lack::Place);
+                        return Err(Lack::Place);
                     }
                 }
-                Residency::Loading { .. } => return None,
+                Residency::Loading { .. } => return Ok(Found::default()),
                 Residency::Cold | Residency::Failed { .. } => {
-                    return self.lack_of_load(adapter, pages, reach, kept)
+                    let lack = self.lack_of_load(adapter, pages, reach, kept);
+                    return lack.map_or(Ok(Found::default()), Err);
                 }
-                Residency::Vacant | Residency::Remote { .. } => return Some(Lack::Place),
+                Residency::Vacant | Residency::Remote { .. } => return Err(Lack::Place),
             }
         }
         let urgent = self.groups[group].urgent;
         let reserved = if urgent || tenant.running == 0 { 0 } else { self.config.rows_reserved };
         if self.lines.free() <= kept.lines + reserved {
-            return Some(Lack::Line);
+            return Err(Lack::Line);
         }
-        if self.available(Use::Sequence, reach, name.adapter) < pages + kept.pages {
-            return Some(Lack::Pages);
+        let found = self.find_prefix(head);
+        let own = pages - found.matched.pages;
+        if self.available(Use::Sequence, reach, name.adapter) < own + found.idle + kept.pages {
+            return Err(Lack::Pages);
         }
-        None
+        Ok(found)
     }
 
     /// What a page-in lacks. Counts the pages of the request that waits for it too: an adapter without room for its
@@ -259,10 +264,13 @@ impl Core {
     /// Tries to admit the first request of a group, or to page its adapter in. Changes nothing when it can't.
     fn try_head(&mut self, group: u32, reach: Reach, kept: Kept, tokens_left: &mut u32) -> Outcome {
         let Some(entry) = self.groups.queues.front(group) else { return Outcome::Lacks(Lack::Place) };
-        if let Some(lack) = self.lack(group, reach, kept) {
-            self.requests[entry].story.lacked = Some(lack.name());
-            return Outcome::Lacks(lack);
-        }
+        let found = match self.look_at(group, reach, kept) {
+            Ok(found) => found,
+            Err(lack) => {
+                self.requests[entry].story.lacked = Some(lack.name());
+                return Outcome::Lacks(lack);
+            }
+        };
         let name = self.groups[group].name;
         if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {
@@ -279,34 +287,44 @@ impl Core {
             return Outcome::Full;
         }
         let pages = self.config.pages_for(self.requests[entry].length());
-        if !self.secure(Use::Sequence, pages, reach, name.adapter) {
+        let own = pages - found.matched.pages;
+        self.hold_prefix(found);
+        if !self.secure(Use::Sequence, own, reach, name.adapter) {
+            self.drop_prefix(found);
             return Outcome::Lacks(Lack::Pages);
         }
-        let Some(line) = self.lines.take(entry) else { return Outcome::Lacks(Lack::Line) };
-        self.run_request(entry, group, line, pages);
+        let Some(line) = self.lines.take(entry) else {
+            self.drop_prefix(found);
+            return Outcome::Lacks(Lack::Line);
+        };
+        self.run_request(entry, group, line, own, found);
         self.choose(entry, tokens_left);
         Outcome::Admitted
     }
 
     /// Moves a request from its queue to a line with pages.
-    fn run_request(&mut self, entry: u32, group: u32, line: u32, pages: u32) {
+    fn run_request(&mut self, entry: u32, group: u32, line: u32, own: u32, found: Found) {
         let name = self.groups[group].name;
         let capped = self.is_capped(name.tenant);
         self.groups.queues.remove(entry);
         self.waiting -= 1;
         self.tenants[name.tenant].waiting -= 1;
         self.tenants[name.tenant].running += 1;
-        for _ in 0..pages {
+        let computed = self.use_prefix(line, found);
+        self.tenants[name.tenant].pages += found.matched.pages;
+        for _ in 0..own {
             self.push_page(line, name.tenant);
         }
+        self.counters.prefix_tokens += u64::from(computed);
         self.running.push(entry);
         let from = self.requests[entry].answered();
         let story = &mut self.requests[entry].story;
         if story.admitted.is_none() {
             story.admitted = Some(self.now);
             story.passed_by = self.counters.admissions - story.passed_by;
+            story.cached_tokens = computed;
         }
-        self.requests[entry].state = RequestState::Running { line, computed: 0, planned: 0, from };
+        self.requests[entry].state = RequestState::Running { line, computed, planned: 0, from };
         if let Some(adapter) = name.adapter {
             self.adapters[adapter].waiting -= 1;
             self.adapters[adapter].running += 1;

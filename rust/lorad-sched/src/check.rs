@@ -31,6 +31,8 @@ impl Core {
         self.adapters.evictable.check("evictable")?;
         self.groups.check()?;
         self.tenants.check()?;
+        self.prefix.check()?;
+        equal("cached pages", self.pool.count(OwnerKind::Cached), self.prefix.pages())?;
         self.deadlines.check("deadlines")?;
         equal("reserved pages", self.pool.count(OwnerKind::Reserved), self.config.pages_reserved)?;
         self.check_lines()?;
@@ -42,19 +44,32 @@ impl Core {
     }
 
     fn check_lines(&self) -> Result<(), String> {
-        let mut held = 0;
+        let (mut held, mut holds) = (0, Vec::new());
         for (number, line) in self.lines.all().iter().enumerate() {
             let number = number as u32;
-            let Line::Held { request, pages, .. } = line else { continue };
-            held += pages;
+            let Line::Held { request, pages, cached, node, .. } = line else { continue };
+            held += pages - cached;
             match self.requests[*request].state {
                 RequestState::Running { line, .. } | RequestState::Ending { line } if line == number => {}
                 state => return Err(format!("line {number}: its request {request} is {state:?}")),
             }
             for (col, &page) in self.lines.pages(number).iter().enumerate() {
-                let owner = Ok(Owner::Sequence { line: number, col: col as u32 });
-                equal(&format!("page {page}"), self.pool.owner(page), owner)?;
+                let own = Owner::Sequence { line: number, col: col as u32 };
+                let owner = if (col as u32) < *cached { Owner::Cached } else { own };
+                equal(&format!("page {page}"), self.pool.owner(page), Ok(owner))?;
             }
+            let Some(node) = node else { continue };
+            holds.push(*node);
+            let path = self.prefix.path(*node).map_err(|error| format!("line {number}: {error}"))?;
+            let mut path: Vec<u32> = path.map(|node| node.page()).collect();
+            path.reverse();
+            equal(&format!("line {number}: cached"), &self.lines.pages(number)[..*cached as usize], &path[..])?;
+        }
+        holds.extend(self.copies.iter().map(|copy| copy.source));
+        let mut counted: Vec<_> = holds.iter().map(|node| (node, 0u64)).collect();
+        for (node, count) in &mut counted {
+            *count = holds.iter().filter(|other| other == node).count() as u64;
+            equal(&format!("holders of page {}", node.page()), self.prefix.holders(**node), Ok(*count))?;
         }
         equal("pages of sequences", self.pool.count(OwnerKind::Sequence), held)
     }
@@ -280,10 +295,11 @@ impl Core {
         let held = |kind, max| if parted { (self.pool.count(kind), max) } else { (0, 0) };
         let (adapter_pages, sequence_pages) =
             (held(OwnerKind::Adapter, adapters_max), held(OwnerKind::Sequence, sequences_max));
+        let cached = if parted { self.pool.count(OwnerKind::Cached) } else { 0 };
         let tokens: u32 = self.chosen.iter().map(|row| row.count).sum();
         let limits = [
             ("pages of adapters", adapter_pages.0, adapter_pages.1),
-            ("pages of sequences", sequence_pages.0, sequence_pages.1),
+            ("pages of KV", sequence_pages.0 + cached, sequence_pages.1),
             ("pinned pages", self.adapters.pinned_pages, self.config.pinned_pages_max),
             ("groups passed over", self.passed.len() as u32, 0),
             ("rows", self.chosen.len() as u32, self.config.rows_max),

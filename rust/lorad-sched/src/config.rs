@@ -51,6 +51,10 @@ pub struct Config {
     pub pinned_pages_max: u32,
     /// Time in which the worth of a use halves, µs.
     pub half_life_us: u64,
+    /// Whether KV of earlier requests is used again by those of the same tenant and adapter.
+    pub prefix_cache: bool,
+    /// Whether KV of base-only requests may serve other tenants too. What others asked can then be guessed from times.
+    pub share_base_prefix: bool,
     /// What work costs: what tenants are charged.
     pub costs: Costs,
     /// Order and memory.
@@ -81,6 +85,8 @@ impl Default for Config {
             wait_us_max: 0,
             pinned_pages_max: 0,
             half_life_us: 60_000_000,
+            prefix_cache: true,
+            share_base_prefix: false,
             costs: Costs::default(),
             policy: Policy::default(),
         }

@@ -1,6 +1,10 @@
 //! The core: its state, and the calls by which the host gives and takes work.
 
+use std::num::NonZeroU64;
+
+use lorad_blocks::heat::Epoch;
 use lorad_blocks::pool::{Owner, Pool, PoolError};
+use lorad_blocks::prefix::{Order, PrefixCache, Shape};
 
 use crate::adapter::{AdapterId, AdapterSpec, Adapters, Residency, Standing};
 use crate::admit::TRIES;
@@ -12,7 +16,8 @@ use crate::group::{GroupName, Groups};
 use crate::heap::Heaps;
 use crate::line::Lines;
 use crate::plan::PlanLayout;
-use crate::policy::Split;
+use crate::policy::{Eviction, Split};
+use crate::reuse::Copy;
 use crate::request::{RequestId, RequestSpec, RequestState, Requests};
 use crate::stats::Counters;
 use crate::step::Chosen;
@@ -24,6 +29,9 @@ pub struct Core {
     pub(crate) config: Config,
     pub(crate) layout: PlanLayout,
     pub(crate) pool: Pool,
+    pub(crate) prefix: PrefixCache,
+    /// Copies of the plan being made or in flight.
+    pub(crate) copies: Vec<Copy>,
     pub(crate) lines: Lines,
     pub(crate) requests: Requests,
     pub(crate) adapters: Adapters,
@@ -62,6 +70,17 @@ impl Core {
         let mut core = Self {
             layout: PlanLayout::new(&config),
             pool: Pool::new(config.pages),
+            prefix: PrefixCache::new(Shape {
+                pages: config.pages,
+                page_tokens: config.page_tokens,
+                pages_max: if config.prefix_cache { config.pages } else { 0 },
+                half_life_us: half_life(&config),
+                order: match config.policy.eviction {
+                    Eviction::Cost => Order::LeastWorth,
+                    Eviction::Lru => Order::LeastRecent,
+                },
+            }),
+            copies: Vec::with_capacity(rows),
             lines: Lines::new(config.rows_max, config.cols()),
             requests: Requests::default(),
             adapters: Adapters::new(config.slots_max),
@@ -325,7 +344,7 @@ impl Core {
             let state = &mut self.adapters[adapter];
             state.holders += 1;
             state.waiting += 1;
-            state.heat.touch(self.now, self.config.half_life_us);
+            state.heat.touch(Epoch::of(self.now, half_life(&self.config)));
             self.ask_for(adapter);
             self.relist(adapter);
         }
@@ -611,13 +630,21 @@ impl Core {
                 }
                 self.close(entry);
             }
-            RequestState::Running { line, planned, .. } => {
+            RequestState::Running { line, planned, computed, .. } => {
                 self.running.retain(|&other| other != entry);
                 if planned > 0 {
                     self.requests[entry].state = RequestState::Ending { line };
                     self.requests.forget(entry);
                 } else {
-                    self.release(entry, line);
+                    // KV that the worker couldn't compute is no use to others
+                    let right = match reason {
+                        FinishReason::Failed { why: FailReason::Row | FailReason::Plan } => None,
+                        FinishReason::Stop
+                        | FinishReason::Length
+                        | FinishReason::Aborted
+                        | FinishReason::Failed { .. } => Some(computed),
+                    };
+                    self.release(entry, line, right);
                     self.close(entry);
                 }
             }
@@ -653,6 +680,7 @@ impl Core {
             Residency::Cold | Residency::Remote { .. } | Residency::Failed { .. } => {}
         }
         self.groups.forget_adapter(entry);
+        self.forget_prefixes(id.number().into());
         self.adapters.vacate(entry);
         self.tenants[owner].adapters -= 1;
         self.events.push(Event::AdapterGone { adapter: id });
@@ -664,4 +692,9 @@ impl Core {
             self.fault = Some(error);
         }
     }
+}
+
+/// The time in which a use's worth halves; 0 counts as 1.
+fn half_life(config: &Config) -> NonZeroU64 {
+    NonZeroU64::new(config.half_life_us).unwrap_or(NonZeroU64::MIN)
 }

@@ -106,6 +106,9 @@ impl Core {
                 self.adapters.wanted.iter().map(|&entry| self.adapters[entry].id).collect();
             writeln!(text, "wanted adapters: {}", Numbers(&ids))?;
         }
+        if self.prefix.pages() > 0 {
+            text.push_str(&self.prefix.dump());
+        }
         if !self.adapters.clears.is_empty() {
             writeln!(text, "slots to clear: {}", Numbers(&self.adapters.clears))?;
         }
@@ -160,7 +163,11 @@ impl Core {
             write!(text, " planned {planned}")?;
         }
         write!(text, " answer {} of {}", request.answered(), request.max_tokens)?;
-        writeln!(text, " pages {}", Numbers(self.lines.pages(line)))
+        write!(text, " pages {}", Numbers(self.lines.pages(line)))?;
+        match self.lines.cached(line).0 {
+            0 => writeln!(text),
+            cached => writeln!(text, " cached {cached}"),
+        }
     }
 
     fn write_queue(&self, text: &mut String, group: u32) -> std::fmt::Result {
@@ -206,6 +213,7 @@ impl Core {
             pages_free: self.pool.free(),
             pages_sequence: self.pool.count(OwnerKind::Sequence),
             pages_adapter: self.pool.count(OwnerKind::Adapter),
+            pages_cached: self.pool.count(OwnerKind::Cached),
             pages_reserved: self.pool.count(OwnerKind::Reserved),
             counters: self.counters,
         }

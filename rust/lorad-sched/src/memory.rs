@@ -1,6 +1,8 @@
 //! Getting pages: eviction of idle adapters, preemption of rows, and giving both back.
 
+use lorad_blocks::heat::Worth;
 use lorad_blocks::pool::{Owner, OwnerKind};
+use lorad_blocks::prefix::NodeId;
 
 use crate::adapter::{Residency, IDLE, RESTED};
 use crate::core::Core;
@@ -20,6 +22,15 @@ pub(crate) enum Reach {
     Urgent(usize),
 }
 
+/// What can be evicted.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    /// A hot adapter.
+    Adapter(u32),
+    /// A page of the prefix cache.
+    Prefix(NodeId),
+}
+
 /// What pages are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -35,8 +46,13 @@ impl Core {
         let (adapters_max, sequences_max) = self.config.split();
         let held = |kind| self.pool.count(kind);
         match (self.config.policy.split, purpose) {
-            (Split::Unified, _) => self.pool.free() + self.evictable_pages(reach, own),
-            (_, Use::Sequence) => sequences_max.saturating_sub(held(OwnerKind::Sequence)),
+            (Split::Unified, _) => {
+                self.pool.free() + self.evictable_pages(reach, own) + self.prefix.evictable_pages()
+            }
+            (_, Use::Sequence) => {
+                let kv = held(OwnerKind::Sequence) + held(OwnerKind::Cached);
+                sequences_max.saturating_sub(kv) + self.prefix.evictable_pages()
+            }
             (_, Use::Adapter) => {
                 adapters_max.saturating_sub(held(OwnerKind::Adapter)) + self.evictable_pages(reach, own)
             }
@@ -91,20 +107,50 @@ impl Core {
         others.min_by_key(|&adapter| (heaps.key(adapter), adapter))
     }
 
+    /// What would be evicted next for a purpose: of the adapters that nobody waits for and the cached prefixes the one worth
+    /// least, then adapters that somebody waits for.
+    fn next_victim(&self, purpose: Use, reach: Reach, own: Option<u32>) -> Option<Victim> {
+        let unified = self.config.policy.split == Split::Unified;
+        let ns_per_token = self.config.costs.token_ns as f64;
+        let prefix = self.prefix.next_evicted(ns_per_token).filter(|_| unified || purpose == Use::Sequence);
+        let adapters = unified || purpose == Use::Adapter;
+        let idle = self.adapters.evictable.front(IDLE).filter(|_| adapters);
+        match (idle, prefix) {
+            (Some(adapter), Some(page)) => {
+                let first = match self.config.policy.eviction {
+                    Eviction::Cost => self.worth(adapter) <= page.worth,
+                    Eviction::Lru => self.adapters.evictable.key(adapter).0 <= page.used_us,
+                };
+                Some(if first { Victim::Adapter(adapter) } else { Victim::Prefix(page.node) })
+            }
+            (None, Some(page)) => Some(Victim::Prefix(page.node)),
+            (_, None) if adapters => self.next_evicted(reach, own).map(Victim::Adapter),
+            (_, None) => None,
+        }
+    }
+
     /// Evicts until `pages` are free; says whether they are. Evicts nothing if they can't be.
     pub(crate) fn secure(&mut self, purpose: Use, pages: u32, reach: Reach, own: Option<u32>) -> bool {
         if self.available(purpose, reach, own) < pages {
             return false;
         }
-        let (adapters_max, _) = self.config.split();
+        let (adapters_max, sequences_max) = self.config.split();
         let lacking = |core: &Self| match (core.config.policy.split, purpose) {
             (Split::Unified, _) => core.pool.free() < pages,
-            (_, Use::Sequence) => false,
+            (_, Use::Sequence) => {
+                sequences_max < core.pool.count(OwnerKind::Sequence) + core.pool.count(OwnerKind::Cached) + pages
+            }
             (_, Use::Adapter) => adapters_max < core.pool.count(OwnerKind::Adapter) + pages,
         };
         while lacking(self) {
-            match self.next_evicted(reach, own) {
-                Some(adapter) => self.evict(adapter),
+            match self.next_victim(purpose, reach, own) {
+                Some(Victim::Adapter(adapter)) => self.evict(adapter),
+                Some(Victim::Prefix(node)) => {
+                    let Ok(page) = self.prefix.evict(node) else { return false };
+                    let given = self.pool.give(page, Owner::Cached);
+                    self.note(given);
+                    self.counters.prefix_evictions += 1;
+                }
                 None => return false,
             }
         }
@@ -132,15 +178,19 @@ impl Core {
         self.relist(adapter);
     }
 
+    /// What a page of an adapter is worth: its uses × the time to bring it back.
+    fn worth(&self, entry: u32) -> Worth {
+        let adapter = &self.adapters[entry];
+        let pages = self.config.image_pages(adapter.spec.pages).max(1);
+        adapter.heat.worth(self.config.costs.page_in_ns(adapter.spec.pages) as f64 / f64::from(pages))
+    }
+
     /// Puts an adapter into the evictable heap where it belongs now.
     pub(crate) fn relist(&mut self, entry: u32) {
         let adapter = &self.adapters[entry];
         let key = match (self.config.policy.eviction, adapter.residency) {
             (Eviction::Lru, Residency::Hot { last_use, .. }) => (last_use, u64::from(entry)),
-            (Eviction::Cost, Residency::Hot { .. }) => {
-                let pages = adapter.spec.pages.max(1);
-                adapter.heat.key(self.config.costs.page_in_ns(pages) as f64 / f64::from(pages))
-            }
+            (Eviction::Cost, Residency::Hot { .. }) => self.worth(entry).key(),
             (Eviction::Cost | Eviction::Lru, _) => (0, 0),
         };
         self.adapters.relist(entry, key);
@@ -158,15 +208,21 @@ impl Core {
         self.adapters.give_slot(slot);
     }
 
-    /// Gives line and pages of a request back, and its adapter the row.
-    pub(crate) fn release(&mut self, entry: u32, line: u32) {
+    /// Gives line and pages of a request back, and its adapter the row. `computed`: tokens whose KV is right, where the last
+    /// page may be kept for others.
+    pub(crate) fn release(&mut self, entry: u32, line: u32, computed: Option<u32>) {
         let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
         let tenant = self.groups[group].name.tenant;
         let capped = self.is_capped(tenant);
         let pages = self.lines.length(line);
-        for col in (0..pages).rev() {
+        let (cached, node) = self.lines.cached(line);
+        let tail = computed.is_some_and(|computed| self.keep_tail(entry, line, computed));
+        for col in (cached + u32::from(tail)..pages).rev() {
             let given = self.pool.give(self.lines.pages(line)[col as usize], Owner::Sequence { line, col });
             self.note(given);
+        }
+        if let Some(node) = node {
+            self.release_node(node);
         }
         self.lines.give(line);
         self.tenants[tenant].running -= 1;
@@ -254,7 +310,7 @@ impl Core {
     /// Takes line and pages from a running request; it goes back to the head of its queue, with its tokens. `starved`:
     /// for want of pages, not to make way.
     pub(crate) fn preempt(&mut self, entry: u32, starved: bool) {
-        let RequestState::Running { line, .. } = self.requests[entry].state else { return };
+        let RequestState::Running { line, computed, .. } = self.requests[entry].state else { return };
         let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
         self.running.retain(|&other| other != entry);
         self.requests[entry].state = RequestState::Preempted { starved };
@@ -265,7 +321,7 @@ impl Core {
         if let Some(adapter) = adapter {
             self.adapters[adapter].waiting += 1;
         }
-        self.release(entry, line);
+        self.release(entry, line, Some(computed));
         self.settle(group);
         self.counters.preemptions += 1;
         self.events.push(Event::Preempted { request: self.requests[entry].id });

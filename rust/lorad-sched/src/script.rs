@@ -22,7 +22,7 @@
 //! | `register name pages=n layers=n tag=n tenant=n weight=n remote=1` | an adapter, called `name` in this script |
 //! | `unregister name` | |
 //! | `tenant id weight=n pages_max=n adapters_max=n running_max=n waiting_max=n` | sets share and limits |
-//! | `add id adapter=name prompt=n max=n stop=t,t tenant=n priority=high deadline=t` | a request with a prompt of n tokens: id·1000, id·1000 + 1, … |
+//! | `add id adapter=name prompt=n max=n stop=t,t tenant=n priority=high deadline=t` | a request with a prompt of n tokens: id·1000, id·1000 + 1, …, or from `from=t` on |
 //! | `abort id` | |
 //! | `step` | makes a plan and prints it |
 //! | `commit id=t … plan=n` | applies it; a row's token is id·1000 + its position unless given, `id=failed` refuses the row |
@@ -245,6 +245,8 @@ impl Session {
         }
         config.urgent_after_us = arguments.number("urgent_after_us", config.urgent_after_us)?;
         config.wait_us_max = arguments.number("wait_us_max", config.wait_us_max)?;
+        config.prefix_cache = arguments.number("prefix_cache", 0u8)? != 0;
+        config.share_base_prefix = arguments.number("share_base_prefix", 0u8)? != 0;
         config.policy = policy(&mut arguments)?;
         arguments.end()?;
         match Core::new(config) {
@@ -300,7 +302,7 @@ impl Session {
     fn add(&mut self, mut arguments: Arguments) -> Result<Option<String>, Mistake> {
         let id: u64 = number(arguments.word()?)?;
         let length = arguments.number("prompt", 4u32)?.min(1 << 20);
-        let first = id.wrapping_mul(1000) as u32;
+        let first = arguments.number("from", id.wrapping_mul(1000) as u32)?;
         let spec = RequestSpec {
             id,
             tenant: arguments.number("tenant", 0)?,
@@ -506,6 +508,8 @@ fn small() -> Config {
         wait_us_max: 0,
         pinned_pages_max: 0,
         half_life_us: 1_000_000,
+        prefix_cache: false,
+        share_base_prefix: false,
         // a step of a script takes 1000 µs
         costs: Costs {
             step_ns: 500_000,

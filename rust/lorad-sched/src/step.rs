@@ -182,6 +182,11 @@ impl Core {
         for (index, &slot) in self.adapters.clears.iter().enumerate() {
             layout.set(plan, Part::ClearSlot, index, slot);
         }
+        for (index, copy) in self.copies.iter().enumerate() {
+            let target = self.lines.pages(copy.line)[copy.col as usize];
+            layout.set(plan, Part::CopySource, index, copy.source.page());
+            layout.set(plan, Part::CopyTarget, index, target);
+        }
         let mut pages = 0usize;
         layout.set(plan, Part::PageinBegin, 0, 0);
         for (index, &entry) in self.page_ins.iter().enumerate() {
@@ -208,6 +213,7 @@ impl Core {
             (Head::PageInPages, pages),
             (Head::Clears, self.adapters.clears.len()),
             (Head::Samples, samples),
+            (Head::Copies, self.copies.len()),
         ];
         for (head, value) in heads {
             layout.set_head(plan, head, value);

@@ -68,7 +68,7 @@ impl Core {
             }
             let group = self.groups.urgent[index];
             let reach = Reach::Urgent(index);
-            while let Some(lack) = self.lack(group, reach, kept) {
+            while let Err(lack) = self.look_at(group, reach, kept) {
                 let made = match lack {
                     Lack::Line => self.preempt_one(),
                     Lack::Pages => self.preempt_for_pages(group, reach, kept),

@@ -47,7 +47,7 @@ fn a_warm_step_allocates_nothing() {
         rows_max: 16,
         tokens_max: 64,
         prefill_chunk_max: 16,
-        slots_max: 6,
+        slots_max: 3,
         adapters_step_max: 6,
         page_ins_max: 2,
         urgent_after_us: 8,

@@ -27,6 +27,7 @@ fn config(seed: u64) -> Config {
         sequence_tokens_max: 24,
         stop_tokens_max: 2,
         vocab: 10,
+        prefix_cache: random.chance(75),
         urgent_after_us: u64::from(random.below(6000)),
         preempt_after_tokens: 1 + random.below(3),
         // a step of the host takes 1000 µs at most, and its page-ins are done by the next one
@@ -99,7 +100,7 @@ fn run(seed: u64, operations: u32) -> Host {
 
 #[test]
 fn a_hundred_thousand_random_operations_hold() {
-    let (mut totals, mut finished, mut refused) = ([0u64; 6], BTreeMap::new(), BTreeMap::new());
+    let (mut totals, mut finished, mut refused) = ([0u64; 8], BTreeMap::new(), BTreeMap::new());
     // LORAD_SEEDS=n runs that many worlds instead of the usual fifty
     let seeds = std::env::var("LORAD_SEEDS").map_or(50, |text| text.parse().unwrap());
     for seed in 0..seeds {
@@ -114,6 +115,8 @@ fn a_hundred_thousand_random_operations_hold() {
             counters.urgent,
             counters.page_ins_failed,
             counters.added,
+            counters.prefix_tokens,
+            counters.prefix_evictions,
         ]) {
             *total += figure;
         }
@@ -124,11 +127,12 @@ fn a_hundred_thousand_random_operations_hold() {
             *refused.entry(name).or_insert(0) += count;
         }
     }
-    let [evictions, preemptions, refusals, urgent, failed, added] = totals;
+    let [evictions, preemptions, refusals, urgent, failed, added, reused, dropped] = totals;
     println!("evictions {evictions} preemptions {preemptions} refusals {refusals} urgent {urgent}");
     println!("page-ins failed {failed} added {added} finished {finished:?} refused {refused:?}");
     assert!(evictions >= 500 && preemptions >= 500 && refusals >= 500 && urgent >= 500, "{totals:?}");
-    assert!(failed >= 50, "{totals:?}");
+    println!("prefix tokens {reused}, pages {dropped} evicted");
+    assert!(failed >= 50 && reused >= 1000 && dropped >= 500, "{totals:?}");
     for reason in ["stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan"] {
         assert!(finished.get(reason).is_some_and(|&count| count >= 20), "{reason}: {finished:?}");
     }

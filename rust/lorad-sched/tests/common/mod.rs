@@ -52,6 +52,15 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// All that KV at a position depends on: tenant, adapter and the tokens so far.
+    fn origin(&self, position: u32) -> u64 {
+        let adapter = self.spec.adapter.map_or(0, |adapter| u64::from(adapter.number()));
+        let begin = u64::from(self.spec.tenant) << 32 | adapter;
+        (0..=position).fold(begin, |origin, position| {
+            (origin ^ u64::from(self.token(position) + 1)).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+        })
+    }
+
     fn token(&self, position: u32) -> u32 {
         let prompt = &self.spec.prompt;
         match prompt.get(position as usize) {
@@ -64,8 +73,9 @@ impl Entry {
 /// Two letters and a stop token: a tiny alphabet finds mixed-up tokens only by position, so the letter depends on both.
 pub const STOP: u32 = 2;
 
+/// Few different texts, so that beginnings are shared.
 pub fn letter(id: u64, position: u32) -> u32 {
-    ((id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (position % 50)) & 1) as u32
+    (((id % 5 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (position % 50)) & 1) as u32
 }
 
 pub struct Host {
@@ -85,7 +95,8 @@ pub struct Host {
     next_id: u64,
     next_tag: u32,
     pages: Vec<Held>,
-    kv: Vec<Option<(u64, u32, u32)>>,
+    /// What each token's KV was computed from: see [`Entry::origin`].
+    kv: Vec<Option<u64>>,
     table: Vec<Vec<u32>>,
     line_request: Vec<u64>,
     slots: Vec<Option<(AdapterId, Vec<u32>)>>,
@@ -228,6 +239,14 @@ impl Host {
         for (line, col, page) in view.edits() {
             self.table[line as usize][col as usize] = page;
         }
+        for (source, target) in view.copies() {
+            assert_eq!(self.pages[source as usize], Held::Kv, "page {source} is copied and was written over");
+            self.pages[target as usize] = Held::Kv;
+            let size = self.config.page_tokens;
+            for offset in 0..size {
+                self.kv[(target * size + offset) as usize] = self.kv[(source * size + offset) as usize];
+            }
+        }
 
         assert!(
             view.rows() <= self.config.rows_max as usize && view.tokens() <= self.config.tokens_max as usize
@@ -280,7 +299,7 @@ impl Host {
                     Held::Kv,
                     "page {page} of request {id} was written over"
                 );
-                assert_eq!(self.kv[cell], Some((id, position, entry.token(position))), "KV of another");
+                assert_eq!(self.kv[cell], Some(entry.origin(position)), "KV of another");
             }
             for position in row.start..row.start + row.count {
                 assert_eq!(view.part(Part::TokenId)[token as usize], entry.token(position) as i32);
@@ -288,7 +307,7 @@ impl Host {
                 assert_eq!(view.part(Part::TokenLine)[token as usize], row.line as i32);
                 let (page, cell) = cell(position);
                 self.pages[page as usize] = Held::Kv;
-                self.kv[cell] = Some((id, position, entry.token(position)));
+                self.kv[cell] = Some(entry.origin(position));
                 token += 1;
             }
             if row.sample {
@@ -309,7 +328,7 @@ impl Host {
         true
     }
 
-    /// Copies an adapter's image into its pages.
+    /// Copies an adapter's image into its pages; KV that was there is gone.
     fn copy(&mut self, adapter: AdapterId, pages: &[u32]) {
         for (part, &page) in pages.iter().enumerate() {
             self.pages[page as usize] = Held::Weights { adapter, part: part as u32 };
@@ -452,7 +471,8 @@ impl Host {
         }
         assert!(self.draining.is_empty());
         let stats = self.core.stats();
-        assert_eq!(stats.pages_free, self.config.pages - self.config.pages_reserved, "{}", self.core.dump());
+        let back = stats.pages_free + stats.pages_cached;
+        assert_eq!(back, self.config.pages - self.config.pages_reserved, "{}", self.core.dump());
         assert_eq!((stats.slots_free, stats.adapters), (self.config.slots_max, 0));
         self.core.check().unwrap();
     }
