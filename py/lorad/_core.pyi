@@ -49,6 +49,8 @@ class Core:
         wait_us_max: int = 0,
         pinned_pages_max: int = 0,
         half_life_us: int = 60_000_000,
+        prefix_cache: int = 1,
+        share_base_prefix: int = 0,
         order: Literal["fair", "arrival", "affinity"] = "fair",
         eviction: Literal["cost", "lru"] = "cost",
         adapter_pages: int = ...,  # a fixed split instead of one pool
@@ -90,6 +92,7 @@ class Core:
         tenant: int = 0,
         priority: Literal["low", "normal", "high"] | None = None,
         deadline: int | None = None,
+        after: int | None = None,
     ) -> None: ...
     def abort(self, now: int, id: int) -> None: ...
     def step(self, now: int, plan: NDArray[int32]) -> int | None: ...
@@ -105,9 +108,12 @@ class Core:
     def has_work(self) -> bool: ...
     def check(self) -> str | None: ...
     def dump(self) -> str: ...
-    # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_reserved, slots_free,
+    # request, tenant, adapter, tag, tier, arrived, admitted, first_token, finished, waited_for, passed_by, preemptions,
+    # cached_tokens; None if nothing is known
+    def explain(self, request: int) -> dict[str, Any] | None: ...
+    # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_cached, pages_reserved, slots_free,
     # adapters_loading, adapters_active; the counters plans, added, refused, admissions, preemptions, page_ins,
-    # page_ins_failed, page_in_pages, evictions, evicted_pages, urgent, tokens_computed, tokens_sampled, finished, aborted, failed;
+    # page_ins_failed, page_in_pages, evictions, evicted_pages, prefix_evictions, prefix_tokens, urgent, tokens_computed, tokens_sampled, finished, aborted, failed;
     # adapters: id -> (state, running, waiting, pages), state one of remote, cold, loading, hot, failed, draining
     def stats(self) -> dict[str, Any]: ...
 

@@ -127,6 +127,8 @@ fn config_from(limits: &Bound<'_, PyDict>) -> PyResult<Config> {
             "urgent_after_us" => config.urgent_after_us = value.extract()?,
             "wait_us_max" => config.wait_us_max = value.extract()?,
             "half_life_us" => config.half_life_us = value.extract()?,
+            "prefix_cache" => config.prefix_cache = value.is_truthy()?,
+            "share_base_prefix" => config.share_base_prefix = value.is_truthy()?,
             "order" => config.policy.order = named(&value, "order", &ORDERS)?,
             "eviction" => config.policy.eviction = named(&value, "eviction", &EVICTIONS)?,
             "adapter_pages" => config.policy.split = Split::Fixed { adapter_pages: value.extract()? },
@@ -184,6 +186,8 @@ impl Core {
         dict.set_item("urgent_after_us", config.urgent_after_us)?;
         dict.set_item("wait_us_max", config.wait_us_max)?;
         dict.set_item("half_life_us", config.half_life_us)?;
+        dict.set_item("prefix_cache", u8::from(config.prefix_cache))?;
+        dict.set_item("share_base_prefix", u8::from(config.share_base_prefix))?;
         Ok(dict)
     }
 
@@ -257,7 +261,7 @@ impl Core {
     }
 
     /// Takes a request into its queue.
-    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, *, tenant = 0, priority = None, deadline = None))]
+    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, *, tenant = 0, priority = None, deadline = None, after = None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn add(
         &mut self,
@@ -270,6 +274,7 @@ impl Core {
         tenant: u32,
         priority: Option<&Bound<'_, PyAny>>,
         deadline: Option<u64>,
+        after: Option<u64>,
     ) -> PyResult<()> {
         let spec = RequestSpec {
             id,
@@ -280,6 +285,7 @@ impl Core {
             stop_tokens: stop_tokens.map_or(Ok(Vec::new()), |tokens| token_ids(tokens, "stop_tokens"))?,
             priority: priority.map_or(Ok(Priority::Normal), |value| named(value, "priority", &PRIORITIES))?,
             deadline,
+            after,
         };
         self.core.add(now, spec).map_err(|error| from_refusal(prompt.py(), error))
     }
@@ -421,6 +427,26 @@ impl Core {
         self.core.dump()
     }
 
+    /// Why a request that lives, or one of the last that ended, took as long as it did.
+    fn explain<'py>(&self, py: Python<'py>, request: u64) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(found) = self.core.explain(request) else { return Ok(None) };
+        let dict = PyDict::new(py);
+        dict.set_item("request", found.request)?;
+        dict.set_item("tenant", found.tenant)?;
+        dict.set_item("adapter", found.adapter.map(|(adapter, _)| adapter.number()))?;
+        dict.set_item("tag", found.adapter.map(|(_, tag)| tag))?;
+        dict.set_item("tier", found.tier)?;
+        dict.set_item("arrived", found.arrived)?;
+        dict.set_item("admitted", found.admitted)?;
+        dict.set_item("first_token", found.first_token)?;
+        dict.set_item("finished", found.finished)?;
+        dict.set_item("waited_for", found.waited_for)?;
+        dict.set_item("passed_by", found.passed_by)?;
+        dict.set_item("preemptions", found.preemptions)?;
+        dict.set_item("cached_tokens", found.cached_tokens)?;
+        Ok(Some(dict))
+    }
+
     /// Figures: running, waiting, pages by owner, counters; `adapters`: id → (state, running, waiting, pages).
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, dict) = (self.core.stats(), PyDict::new(py));
@@ -434,6 +460,7 @@ impl Core {
             ("pages_free", stats.pages_free),
             ("pages_sequences", stats.pages_sequence),
             ("pages_adapters", stats.pages_adapter),
+            ("pages_cached", stats.pages_cached),
             ("pages_reserved", stats.pages_reserved),
         ];
         for (name, figure) in figures {

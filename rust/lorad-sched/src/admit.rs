@@ -33,6 +33,8 @@ pub(crate) enum Lack {
     Place,
     /// Its tenant has as much as it may.
     Tenant,
+    /// The request that it comes after has its prompt to compute. That one runs: it's of the same group and was before it.
+    Prompt,
 }
 
 impl Lack {
@@ -45,6 +47,7 @@ impl Lack {
             Lack::PageIn => "page_in",
             Lack::Place => "place",
             Lack::Tenant => "tenant_limit",
+            Lack::Prompt => "prompt",
         }
     }
 }
@@ -118,8 +121,8 @@ impl Core {
                     kept.add(self.pages_needed(group));
                     index += 1;
                 }
-                // its own tenant's limits keep it waiting: nobody else makes way for that
-                Outcome::Lacks(Lack::Tenant) => index += 1,
+                // its own tenant's limits or group keep it waiting: nobody else makes way for that
+                Outcome::Lacks(Lack::Tenant | Lack::Prompt) => index += 1,
                 Outcome::Full | Outcome::Lacks(Lack::Line | Lack::Pages | Lack::Slot | Lack::Place) => {
                     return None
                 }
@@ -159,7 +162,7 @@ impl Core {
                     let nobody = match lack {
                         Lack::Line => true,
                         Lack::PageIn | Lack::Slot => places == [Place::Cold],
-                        Lack::Pages | Lack::Place | Lack::Tenant => false,
+                        Lack::Pages | Lack::Place | Lack::Tenant | Lack::Prompt => false,
                     };
                     if nobody {
                         break;
@@ -210,6 +213,12 @@ impl Core {
         let room = tenant.spec.pages_max.saturating_sub(tenant.pages);
         if tenant.running >= tenant.spec.running_max || (tenant.running > 0 && pages > room) {
             return Err(Lack::Tenant);
+        }
+        if self.requests[head].after.and_then(|first| self.requests.find(first)).is_some_and(|first| {
+            let first = &self.requests[first];
+            matches!(first.state, RequestState::Running { computed, .. } if computed < first.prompt_length)
+        }) {
+            return Err(Lack::Prompt);
         }
         if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {

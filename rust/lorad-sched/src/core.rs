@@ -407,6 +407,13 @@ impl Core {
             return Err(Refusal::QueueFull { limit: config.waiting_max, waiting: self.waiting });
         }
         let tenant = self.know_tenant(spec.tenant)?;
+        if let Some(entry) = spec.after.and_then(|request| self.requests.find(request)) {
+            let request = &self.requests[entry];
+            let name = GroupName { tenant, adapter, priority: spec.priority };
+            if self.groups[request.group].name != name {
+                return Err(Refusal::AfterAnother { request: request.id });
+            }
+        }
         self.accept_wait(GroupName { tenant, adapter, priority: spec.priority })?;
         Ok((tenant, adapter))
     }

@@ -55,6 +55,8 @@ pub enum Refusal {
     DeadlinePassed { deadline: u64, now: u64 },
     /// Pinned adapters would have more pages than they may.
     PinsFull { limit: u32, pages: u64 },
+    /// The request to come after is another tenant's, adapter's or priority's.
+    AfterAnother { request: RequestId },
 }
 
 impl Refusal {
@@ -84,6 +86,7 @@ impl Refusal {
             Refusal::WeightOutOfRange { .. } => "weight_out_of_range",
             Refusal::DeadlinePassed { .. } => "deadline_passed",
             Refusal::PinsFull { .. } => "pins_full",
+            Refusal::AfterAnother { .. } => "after_another",
         }
     }
 
@@ -105,7 +108,9 @@ impl Refusal {
             Refusal::WeightOutOfRange { limit, weight } => (limit, weight.into()),
             Refusal::WaitTooLong { limit, bound } => return (Some(limit), Some(bound)),
             Refusal::DeadlinePassed { deadline, now } => return (Some(now), Some(deadline)),
-            Refusal::DuplicateRequest { request } => return (None, Some(request)),
+            Refusal::DuplicateRequest { request } | Refusal::AfterAnother { request } => {
+                return (None, Some(request))
+            }
             Refusal::UnknownAdapter { adapter } | Refusal::AdapterDraining { adapter } => {
                 return (None, Some(adapter.number().into()))
             }
@@ -163,6 +168,9 @@ impl fmt::Display for Refusal {
             Refusal::WeightOutOfRange { limit, weight } => write!(f, "weight {weight}: 1 to {limit}"),
             Refusal::DeadlinePassed { deadline, now } => {
                 write!(f, "the deadline {deadline} µs isn't after now, {now} µs")
+            }
+            Refusal::AfterAnother { request } => {
+                write!(f, "request {request}, to come after, has another tenant, adapter or priority")
             }
             Refusal::PinsFull { limit, pages } => {
                 write!(f, "pinned adapters would have {pages} pages, at most {limit} may be")

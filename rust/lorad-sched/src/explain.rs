@@ -44,7 +44,7 @@ pub struct Explanation {
     pub first_token: Option<u64>,
     /// When it ended.
     pub finished: Option<u64>,
-    /// What it lacked when it was last passed over: `line`, `pages`, `slot`, `page_in`, `place`, `tenant_limit`; `None` when it
+    /// What it lacked when it was last passed over: `line`, `pages`, `slot`, `page_in`, `place`, `tenant_limit`, `prompt`; `None` when it
     /// only waited for its turn.
     pub waited_for: Option<&'static str>,
     /// Requests that were admitted between its arrival and its own first admission (so far, while it waits).

@@ -32,6 +32,9 @@ pub struct RequestSpec {
     pub priority: Priority,
     /// It ends as failed when this moment comes first, µs.
     pub deadline: Option<u64>,
+    /// A request of the same tenant, adapter and priority with the same prompt: this one isn't admitted before that one has
+    /// computed it, and finds its pages. For several answers to one prompt; unknown and ended ones are ignored.
+    pub after: Option<RequestId>,
 }
 
 /// Priority classes ride on weights: within a tenant, and only there, one class gets four times the service of the next.
@@ -132,6 +135,8 @@ pub(crate) struct Request {
     pub stop_tokens: Vec<u32>,
     pub arrived: u64,
     pub deadline: Option<u64>,
+    /// Not admitted before this request has computed its prompt.
+    pub after: Option<RequestId>,
     pub story: Story,
     pub state: RequestState,
 }
@@ -177,7 +182,7 @@ impl Requests {
         now: u64,
         story: Story,
     ) -> u32 {
-        let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, .. } = spec;
+        let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, after, .. } = spec;
         self.serial += 1;
         let prompt_length = prompt.len() as u32;
         prompt.reserve_exact(max_tokens as usize);
@@ -192,6 +197,7 @@ impl Requests {
             stop_tokens,
             arrived: now,
             deadline,
+            after,
             story,
             state: RequestState::Waiting,
         };

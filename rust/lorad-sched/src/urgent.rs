@@ -73,7 +73,7 @@ impl Core {
                     Lack::Line => self.preempt_one(),
                     Lack::Pages => self.preempt_for_pages(group, reach, kept),
                     Lack::Slot | Lack::Place => self.preempt_an_adapter(group),
-                    Lack::PageIn | Lack::Tenant => break,
+                    Lack::PageIn | Lack::Tenant | Lack::Prompt => break,
                 };
                 if !made {
                     return; // not yet: the rows' turns end in a bounded time
