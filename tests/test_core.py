@@ -178,7 +178,8 @@ class Model(RuleBasedStateMachine):
         slots=st.integers(1, 3),
         distinct=st.integers(1, 3),
         page_ins=st.integers(1, 2),
-        pass_overs=st.integers(0, 4),
+        patience=st.integers(0, 6),
+        preempt=st.integers(1, 3),
     )
     def start(self, **limits: int) -> None:
         self.limits = limits
@@ -195,7 +196,8 @@ class Model(RuleBasedStateMachine):
             waiting_max=6,
             sequence_tokens_max=20,
             vocab=8,
-            pass_overs_max=limits["pass_overs"],
+            urgent_after_us=1000 * limits["patience"],
+            preempt_after_tokens=limits["preempt"],
         )
         self.core = self.host.core
         self.adapters: dict[int, int] = {}

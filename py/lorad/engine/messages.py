@@ -45,6 +45,8 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     sampling: Sampling
     generation: str = ""
     tenant: int = 0
+    after: int | None = None
+    """A request with the same prompt, of which this one wants the computed pages: further answers to one prompt."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
