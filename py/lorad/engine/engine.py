@@ -303,6 +303,7 @@ class Engine:
             pages_free=found["pages_free"],
             pages_sequences=found["pages_sequences"],
             pages_adapters=found["pages_adapters"],
+            pages_cached=found["pages_cached"],
             preemptions=found["preemptions"],
             evictions=found["evictions"],
             page_ins=found["page_ins"],

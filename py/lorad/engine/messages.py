@@ -200,6 +200,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     pages_free: int
     pages_sequences: int
     pages_adapters: int
+    pages_cached: int
     preemptions: int
     evictions: int
     page_ins: int
