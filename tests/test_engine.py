@@ -94,7 +94,7 @@ def test_random_mixes_agree_with_the_reference(base: Path, adapters: dict[str, P
 
 @pytest.mark.parametrize("seed", range(4))
 def test_shared_beginnings_agree_with_the_reference(base: Path, adapters: dict[str, Path], seed: int) -> None:
-    """Prompts that agree for whole pages or end inside one, on the same and on other adapters, in a pool that evicts."""
+    """Prompts that agree for whole pages or part of one, on the same and on other adapters, in a pool that evicts."""
     dice, reference = random.Random(100 + seed), oracle(base)
     names = [*dice.sample(sorted(adapters), 3), ""]
     engine = make(

@@ -20,7 +20,8 @@ class Refused(ValueError):
 # (kind, request or adapter, value):
 #   ("admitted", request, line), ("token", request, token id), ("preempted", request, 0), ("finished", request, reason),
 #   ("adapter_loading", adapter, slot), ("adapter_hot", adapter, slot), ("adapter_evicted", adapter, 0),
-#   ("adapter_failed", adapter, 0), ("adapter_gone", adapter, 0), ("adapter_wanted", adapter, 0), ("adapter_dropped", adapter, 0)
+#   ("adapter_failed", adapter, 0), ("adapter_gone", adapter, 0), ("adapter_wanted", adapter, 0),
+#   ("adapter_dropped", adapter, 0)
 # reason: "stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan", "failed_fetch", "failed_deadline"
 Event: TypeAlias = tuple[str, int, int | str]
 
@@ -113,7 +114,8 @@ class Core:
     def explain(self, request: int) -> dict[str, Any] | None: ...
     # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_cached, pages_reserved, slots_free,
     # adapters_loading, adapters_active; the counters plans, added, refused, admissions, preemptions, page_ins,
-    # page_ins_failed, page_in_pages, evictions, evicted_pages, prefix_evictions, prefix_tokens, urgent, tokens_computed, tokens_sampled, finished, aborted, failed;
+    # page_ins_failed, page_in_pages, evictions, evicted_pages, prefix_evictions, prefix_tokens, urgent,
+    # tokens_computed, tokens_sampled, finished, aborted, failed;
     # adapters: id -> (state, running, waiting, pages), state one of remote, cold, loading, hot, failed, draining
     def stats(self) -> dict[str, Any]: ...
 

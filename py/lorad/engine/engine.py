@@ -316,7 +316,7 @@ class Engine:
         )
 
     def explain(self, request: int) -> dict[str, Any] | None:
-        """Why a request that lives, or one of the last 1024 that ended, took as long as it did; times in µs of `now`."""
+        """Why a request that lives, or one of the last 1024 that ended, took so long; times in µs of `now`."""
         return self.core.explain(request)
 
     def plan_text(self) -> str:

@@ -105,9 +105,7 @@ class Generation:
                 choice = Choice(len(self.choices), next(numbers), prompt, TextStream(self._tokenizer, ask.stops))
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
-                self._handle.submit(
-                    Generate(choice.request_id, prompt, sampling, target.generation, after=first), self
-                )
+                self._handle.submit(Generate(choice.request_id, prompt, sampling, target.generation, after=first), self)
                 first = first or choice.request_id
                 self._by_id[choice.request_id] = choice
                 self._metrics.began(target.name)

@@ -141,7 +141,7 @@ class Worker:
     # a step
 
     def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
-        """Page copies, table edits, cleared slots, page-ins to begin, and the (line, request, sampling) that were opened."""
+        """Page copies, table edits, cleared slots, page-ins to begin, the (line, request, sampling) opened."""
         copies = plan.copies
         if copies:
             self.arena[plan.copy_target[:copies]] = self.arena[plan.copy_source[:copies]]
