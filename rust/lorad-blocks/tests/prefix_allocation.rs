@@ -55,10 +55,10 @@ fn no_call_allocates() {
         for now_us in 0..20_000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let roll = (state >> 33) as u32;
-            let domain = Domain { generation: u64::from(roll % 40), tenant: u64::from(roll / 40 % 2) };
+            let domain = Domain { generation: u64::from(roll % 12), tenant: u64::from(roll / 12 % 2) };
             let mut tokens = [0; 9];
             for (at, token) in tokens.iter_mut().enumerate() {
-                *token = (state >> (20 + at)) as u32 & 1;
+                *token = (state >> (20 + at / 2)) as u32 & 1;
             }
             let found = cache.find(domain, &tokens, 8);
             found_pages += found.pages;

@@ -214,14 +214,29 @@ impl World {
         }
     }
 
+    /// Mostly one domain, so that its tree gets deep.
     fn domain(&mut self) -> Domain {
+        if self.random.chance(50) {
+            return Domain { generation: 1, tenant: 1 };
+        }
         Domain { generation: u64::from(self.random.below(3)), tenant: u64::from(self.random.below(2)) }
     }
 
+    /// Mostly a page that is cached, sometimes a name of old.
     fn name(&mut self) -> Option<NodeId> {
-        let recent = self.names.len().min(if self.random.chance(90) { 8 } else { usize::MAX });
-        let skipped = self.names.len() - recent;
-        (recent > 0).then(|| self.names[skipped + self.random.below(recent as u32) as usize])
+        let cached: Vec<NodeId> = self.model.pages.values().map(|entry| entry.node).collect();
+        let names = if self.random.chance(90) { &cached } else { &self.names };
+        (!names.is_empty()).then(|| names[self.random.below(names.len() as u32) as usize])
+    }
+
+    /// Mostly one that others may be put under.
+    fn parent(&mut self) -> Option<NodeId> {
+        let open = |entry: &&Page| !entry.doomed && self.model.is_full(entry);
+        let open: Vec<NodeId> = self.model.pages.values().filter(open).map(|entry| entry.node).collect();
+        if open.is_empty() || self.random.chance(10) {
+            return self.name();
+        }
+        Some(open[self.random.below(open.len() as u32) as usize])
     }
 
     /// Is this name that of a page in the model?
@@ -310,24 +325,47 @@ impl World {
         self.free.extend(gone);
     }
 
-    fn insert(&mut self, totals: &mut Totals) {
-        let parent = match self.name() {
-            Some(node) if self.random.chance(75) => Parent::Page(node),
+    /// Somewhere, something.
+    fn addition(&mut self) -> (Parent, Vec<u32>) {
+        let parent = match self.parent() {
+            Some(node) if self.random.chance(65) => Parent::Page(node),
             _ => Parent::Root(self.domain()),
         };
         let page_tokens = self.model.shape.page_tokens;
         let count = if self.random.chance(50) { page_tokens } else { self.random.below(page_tokens + 2) };
-        let tokens = self.random.tokens(count);
+        (parent, self.random.tokens(count))
+    }
+
+    /// At times, what a partial page would become.
+    fn growth(&mut self) -> Option<(Parent, Vec<u32>)> {
+        let partial: Vec<Page> =
+            self.model.pages.values().filter(|entry| !self.model.is_full(entry)).cloned().collect();
+        if partial.is_empty() || !self.random.chance(20) {
+            return None;
+        }
+        let entry = &partial[self.random.below(partial.len() as u32) as usize];
+        let parent = match entry.above {
+            Some(above) => Parent::Page(self.model.pages[&above].node),
+            None => Parent::Root(entry.domain),
+        };
+        let mut tokens = self.model.own(entry);
+        let more = 1 + self.random.below(self.model.shape.page_tokens - tokens.len() as u32);
+        tokens.extend(self.random.tokens(more));
+        Some((parent, tokens))
+    }
+
+    fn insert(&mut self, totals: &mut Totals) {
+        let (parent, tokens) = self.growth().unwrap_or_else(|| self.addition());
         let from_free = !self.free.is_empty() && self.random.chance(95);
         let page = match from_free {
             true => self.free[self.random.below(self.free.len() as u32) as usize],
             false => self.random.below(self.model.shape.pages + 1),
         };
-        let before = format!("{:?}", self.cache);
+        let before = self.cache.clone();
         let result = self.cache.insert(self.now_us, parent, &tokens, page);
         assert_eq!(result.is_ok(), self.allowed(parent, &tokens, page), "{result:?}");
         if let Err(error) = result {
-            assert_eq!(before, format!("{:?}", self.cache));
+            assert_eq!(format!("{before:?}"), format!("{:?}", self.cache));
             self.expect_reason(parent, &tokens, page, error);
             totals.count("refused");
             return;
@@ -488,15 +526,15 @@ fn run(seed: u64, rounds: u32, totals: &mut Totals) -> String {
         // a clock may go back
         world.now_us = if world.random.chance(5) { latest_us / 2 } else { latest_us };
         match world.random.below(100) {
-            0..=19 => world.begin(totals),
-            20..=24 => {
+            0..=14 => world.begin(totals),
+            15..=29 => {
                 if let Some(node) = world.name().filter(|_| world.holds.len() < 6) {
                     world.hold(node);
                 }
             }
-            25..=44 => world.release(totals),
-            45..=84 => world.insert(totals),
-            85..=95 => world.evict(totals),
+            30..=44 => world.release(totals),
+            45..=79 => world.insert(totals),
+            80..=95 => world.evict(totals),
             96 => world.drop_generation(totals),
             _ => {
                 world.compare_find(totals);
