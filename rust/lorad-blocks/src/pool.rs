@@ -73,13 +73,8 @@ pub enum OwnerKind {
 
 impl OwnerKind {
     /// All kinds, in the order of the counts in a dump.
-    pub const ALL: [OwnerKind; 5] = [
-        OwnerKind::Free,
-        OwnerKind::Sequence,
-        OwnerKind::Cached,
-        OwnerKind::Adapter,
-        OwnerKind::Reserved,
-    ];
+    pub const ALL: [OwnerKind; 5] =
+        [OwnerKind::Free, OwnerKind::Sequence, OwnerKind::Cached, OwnerKind::Adapter, OwnerKind::Reserved];
 
     /// The name used in dumps and statistics.
     pub fn name(&self) -> &'static str {

@@ -63,7 +63,11 @@ impl Core {
             let path = self.prefix.path(*node).map_err(|error| format!("line {number}: {error}"))?;
             let mut path: Vec<u32> = path.map(|node| node.page()).collect();
             path.reverse();
-            equal(&format!("line {number}: cached"), &self.lines.pages(number)[..*cached as usize], &path[..])?;
+            equal(
+                &format!("line {number}: cached"),
+                &self.lines.pages(number)[..*cached as usize],
+                &path[..],
+            )?;
         }
         holds.extend(self.copies.iter().map(|copy| copy.source));
         let mut counted: Vec<_> = holds.iter().map(|node| (node, 0u64)).collect();

@@ -57,7 +57,8 @@ impl Lines {
     /// Takes a line for a request.
     pub fn take(&mut self, request: u32) -> Option<u32> {
         let line = self.free.pop()?;
-        self.lines[line as usize] = Line::Held { request, pages: 0, told: 0, opened: false, cached: 0, node: None };
+        self.lines[line as usize] =
+            Line::Held { request, pages: 0, told: 0, opened: false, cached: 0, node: None };
         Some(line)
     }
 

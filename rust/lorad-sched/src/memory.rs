@@ -138,7 +138,8 @@ impl Core {
         let lacking = |core: &Self| match (core.config.policy.split, purpose) {
             (Split::Unified, _) => core.pool.free() < pages,
             (_, Use::Sequence) => {
-                sequences_max < core.pool.count(OwnerKind::Sequence) + core.pool.count(OwnerKind::Cached) + pages
+                sequences_max
+                    < core.pool.count(OwnerKind::Sequence) + core.pool.count(OwnerKind::Cached) + pages
             }
             (_, Use::Adapter) => adapters_max < core.pool.count(OwnerKind::Adapter) + pages,
         };
