@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod book;
+pub mod chaos;
 pub mod clock;
 mod error;
 pub mod faults;
