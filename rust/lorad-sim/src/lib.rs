@@ -3,7 +3,7 @@
 //! A [`Scenario`] says who asks for what, what goes wrong, and how large and fast the machine is. [`simulate`] runs the
 //! real [`lorad_sched::Core`] through it, one plan after the other, and gives a [`Report`]. Beside the core stand a naive
 //! worker, which knows what each page holds, and a book of what each request was told: a plan or an event that
-//! contradicts them ends the run with a [`Failure`].
+//! contradicts them ends the run with a [`Failure`], and [`shrink::shrink`] makes the shortest script that leads to it.
 //!
 //! ```
 //! let scenario = lorad_sim::Scenario::parse("requests=8 adapters=2 prompt=fixed:20 answer=fixed:5")?;
@@ -37,6 +37,7 @@ mod record;
 pub mod report;
 pub mod run;
 pub mod scenario;
+pub mod shrink;
 pub mod step;
 mod text;
 pub mod trace;
