@@ -155,6 +155,20 @@ impl Config {
         ]
     }
 
+    /// Name and value of each time, µs.
+    pub fn times_mut(&mut self) -> [(&'static str, &mut u64); 3] {
+        [
+            ("urgent_after_us", &mut self.urgent_after_us),
+            ("wait_us_max", &mut self.wait_us_max),
+            ("half_life_us", &mut self.half_life_us),
+        ]
+    }
+
+    /// Name and value of each switch.
+    pub fn switches_mut(&mut self) -> [(&'static str, &mut bool); 2] {
+        [("prefix_cache", &mut self.prefix_cache), ("share_base_prefix", &mut self.share_base_prefix)]
+    }
+
     /// Pages that requests and adapters can have.
     pub fn pages_usable(&self) -> u32 {
         self.pages.saturating_sub(self.pages_reserved)

@@ -251,7 +251,8 @@ mod tests {
         book
     }
 
-    const ASK: Ask = Ask { id: 1, tenant: 2, adapter: Some(4), prompt: 2, max_tokens: 2, stop_after: 0 };
+    const ASK: Ask =
+        Ask { id: 1, tenant: 2, adapter: Some(4), prompt: 2, max_tokens: 2, stop_after: 0, like: 0 };
 
     fn tell(book: &mut Book, token: u32) -> Result<(), String> {
         book.promise(1, Some(token));

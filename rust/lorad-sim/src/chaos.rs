@@ -29,7 +29,10 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
         waiting_max: 8,
         sequence_tokens_max: 24,
         stop_tokens_max: 2,
-        pass_overs_max: between(0, 5) as u32,
+        urgent_after_us: between(0, 400_000),
+        preempt_after_tokens: between(1, 4) as u32,
+        rows_reserved: 0,
+        prefix_cache: seed % 4 > 0,
         costs: Costs {
             // from far less than a step to several of them
             page_in_ns: between(100_000, 60_000_000),
@@ -60,6 +63,7 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
             prompt: Lengths::Uniform(0, 12),
             answer: Lengths::Uniform(0, 11),
             stop_milli: 400,
+            repeat_milli: 500,
         },
         faults: Faults {
             abort_milli: 60,
@@ -74,7 +78,14 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
             churn_us: 1_500_000,
             churn_after_us: 300_000,
         },
-        host: Host { during: seed % 2 == 1, noise_milli: 300, check_every: 1, audit: true, steps_max: steps },
+        host: Host {
+            during: seed % 2 == 1,
+            noise_milli: 300,
+            check_every: 1,
+            audit: true,
+            waits: true,
+            steps_max: steps,
+        },
         ..Scenario::default()
     }
 }

@@ -27,7 +27,6 @@ pub mod clock;
 mod error;
 pub mod faults;
 pub mod fixed;
-mod limits;
 pub mod load;
 mod measure;
 pub mod model;

@@ -1,5 +1,7 @@
 //! What a scenario asks of the engine: who asks, when, for which adapter, how much. From a seed, in whole numbers.
 
+use std::collections::BTreeMap;
+
 use crate::popularity::Popularity;
 use crate::random::Random;
 use crate::trace::{Action, Ask, Input};
@@ -83,6 +85,8 @@ pub struct Load {
     pub answer: Lengths,
     /// Requests of a thousand that stop by themselves, at half of what they allow.
     pub stop_milli: u64,
+    /// Requests of a thousand whose prompt begins as that of an earlier one of the same tenant.
+    pub repeat_milli: u64,
 }
 
 impl Default for Load {
@@ -101,6 +105,7 @@ impl Default for Load {
             prompt: Lengths::Fixed(128),
             answer: Lengths::Fixed(64),
             stop_milli: 0,
+            repeat_milli: 0,
         }
     }
 }
@@ -123,7 +128,16 @@ impl Load {
         }
         asks.sort_by_key(|(at_us, _)| *at_us);
         let numbered = asks.into_iter().zip(1..);
-        numbered.map(|((at_us, ask), id)| Input { at_us, action: Action::Add(Ask { id, ..ask }) }).collect()
+        let mut earlier: BTreeMap<u32, u64> = BTreeMap::new();
+        let input = |((at_us, ask), id): ((u64, Ask), u64)| {
+            // the first one of a tenant's conversation names the others
+            let like = if ask.like > 0 { earlier.get(&ask.tenant).copied().unwrap_or(0) } else { 0 };
+            if like == 0 {
+                earlier.insert(ask.tenant, id);
+            }
+            Input { at_us, action: Action::Add(Ask { id, like, ..ask }) }
+        };
+        numbered.map(input).collect()
     }
 
     fn tenant(
@@ -161,6 +175,7 @@ impl Load {
             let prompt = self.prompt.draw(&mut lengths).min(most.saturating_sub(1));
             let answer = self.answer.draw(&mut lengths).min(most - prompt);
             let stops = lengths.chance(self.stop_milli);
+            let repeats = self.repeat_milli > 0 && lengths.chance(self.repeat_milli);
             let ask = Ask {
                 id: 0,
                 tenant: tenant as u32,
@@ -168,6 +183,7 @@ impl Load {
                 prompt: prompt as u32,
                 max_tokens: answer as u32,
                 stop_after: if stops { answer.div_ceil(2) as u32 } else { 0 },
+                like: repeats.into(),
             };
             asks.push((at_us, ask));
         }

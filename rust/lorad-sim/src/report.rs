@@ -89,13 +89,19 @@ pub struct Numbers {
     pub page_in_bytes: u64,
     pub evictions: u64,
     pub preemptions: u64,
+    /// Groups that the others made way for.
+    pub urgent: u64,
+    /// Tokens that weren't computed because their KV was there.
+    pub prefix_tokens: u64,
+    /// The longest wait, in thousandths of its bound; 0 when waits aren't compared.
+    pub longest_wait_milli: u64,
     /// A hash of all plans and events.
     pub fingerprint: u64,
 }
 
 impl Numbers {
     /// Names and numbers, for hosts that export them.
-    pub fn named(&self) -> [(&'static str, u64); 16] {
+    pub fn named(&self) -> [(&'static str, u64); 19] {
         [
             ("virtual_us", self.virtual_us),
             ("steps_us", self.steps_us),
@@ -112,6 +118,9 @@ impl Numbers {
             ("page_in_bytes", self.page_in_bytes),
             ("evictions", self.evictions),
             ("preemptions", self.preemptions),
+            ("urgent", self.urgent),
+            ("prefix_tokens", self.prefix_tokens),
+            ("longest_wait_milli", self.longest_wait_milli),
             ("fingerprint", self.fingerprint),
         ]
     }

@@ -8,7 +8,7 @@ use lorad_sched::{Config, ConfigError, Stats};
 use crate::book::Record;
 use crate::error::{Failure, Kind};
 use crate::report::Numbers;
-use crate::trace::{Input, Trace};
+use crate::trace::{Action, Input, Trace};
 use crate::world::{Manner, World};
 
 /// How the host around the core behaves.
@@ -23,13 +23,16 @@ pub struct Host {
     pub check_every: u64,
     /// Keep and compare what each page holds.
     pub audit: bool,
+    /// Compare every group's wait with its bound, as often as the core is checked. The core is then told costs as large as
+    /// noise and slow page-ins make them.
+    pub waits: bool,
     /// After so many steps no more of the trace is told, and what runs may end; 0: all of it is told.
     pub steps_max: u64,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Self { during: false, noise_milli: 0, check_every: 100, audit: true, steps_max: 0 }
+        Self { during: false, noise_milli: 0, check_every: 100, audit: true, waits: false, steps_max: 0 }
     }
 }
 
@@ -63,8 +66,13 @@ pub fn run(
     record: bool,
     watch: Option<&Watch<'_>>,
 ) -> Result<Outcome, ConfigError> {
-    let Host { noise_milli, audit, .. } = *host;
-    let mut world = World::new(config, Manner { seed, noise_milli, audit, record })?;
+    let Host { noise_milli, audit, waits, .. } = *host;
+    let slow = |input: &Input| match input.action {
+        Action::SlowLoad { percent, .. } => percent,
+        _ => 100,
+    };
+    let load_percent = trace.inputs().iter().map(slow).max().unwrap_or(100).max(100);
+    let mut world = World::new(config, Manner { seed, noise_milli, load_percent, audit, waits, record })?;
     let mut inputs = Inputs { inputs: trace.inputs(), told: 0, open: true };
     // the world isn't used after a panic, only what it had counted and written down is read
     let drive = AssertUnwindSafe(|| drive(&mut world, &mut inputs, host, watch));
@@ -109,6 +117,9 @@ fn numbers(world: &World) -> Numbers {
         page_in_bytes: 0,
         evictions: counters.evictions,
         preemptions: counters.preemptions,
+        urgent: counters.urgent,
+        prefix_tokens: counters.prefix_tokens,
+        longest_wait_milli: totals.longest_wait_milli,
         fingerprint: world.fingerprint(),
     }
 }

@@ -16,7 +16,7 @@
 //! | `order` | `fair`, `arrival`, `affinity` |
 //! | `eviction` | `cost`, `lru` |
 //! | `split` | `unified`, `fixed:pages`, `slots:count:pages` |
-//! | `during`, `audit` | 0, 1 |
+//! | `during`, `audit`, `waits`, `prefix_cache` | 0, 1 |
 
 use std::fmt;
 
@@ -24,7 +24,6 @@ use lorad_sched::{Config, Eviction, Order, Split};
 
 use crate::error::SimError;
 use crate::faults::Faults;
-use crate::limits::{costs, limits};
 use crate::load::{Arrivals, Lengths, Load};
 use crate::model::{Model, Typical};
 use crate::random::Random;
@@ -132,7 +131,7 @@ impl Scenario {
             scenario.config.costs = model.costs(scenario.config.page_tokens, typical);
             // costs that are named win over the model's, wherever they stand
             for mut line in Line::all(text) {
-                for (name, cost) in costs(&mut scenario.config.costs) {
+                for (name, cost) in scenario.config.costs.fields_mut() {
                     if let Some(value) = line.value(name)? {
                         *cost = value;
                     }
@@ -165,6 +164,7 @@ impl Scenario {
             "split" => policy.split = split(line, value).ok_or_else(unknown)?,
             "during" => self.host.during = flag()?,
             "audit" => self.host.audit = flag()?,
+            "waits" => self.host.waits = flag()?,
             "only_tenant" => self.only_tenant = Some(line.parse(value)?),
             _ => {
                 let mut numbers = self.numbers();
@@ -173,13 +173,22 @@ impl Scenario {
                     **number = line.parse(value)?;
                     return Ok(());
                 }
-                if let Some((_, cost)) =
-                    costs(&mut self.config.costs).into_iter().find(|(name, _)| *name == key)
-                {
+                let costs = self.config.costs.fields_mut();
+                if let Some((_, cost)) = costs.into_iter().find(|(name, _)| *name == key) {
                     *cost = line.parse(value)?;
                     return Ok(());
                 }
-                let limit = limits(&mut self.config).into_iter().find(|(name, _)| *name == key);
+                if let Some((_, time)) = self.config.times_mut().into_iter().find(|(name, _)| *name == key) {
+                    *time = line.parse(value)?;
+                    return Ok(());
+                }
+                if let Some((_, switch)) =
+                    self.config.switches_mut().into_iter().find(|(name, _)| *name == key)
+                {
+                    *switch = flag()?;
+                    return Ok(());
+                }
+                let limit = self.config.fields_mut().into_iter().find(|(name, _)| *name == key);
                 let (_, limit) = limit.ok_or_else(|| line.mistake(format!("unknown key {key}")))?;
                 *limit = line.parse(value)?;
             }
@@ -188,7 +197,7 @@ impl Scenario {
     }
 
     /// Everything that is a number and neither a limit nor a cost of the core.
-    fn numbers(&mut self) -> [(&'static str, &mut u64); 24] {
+    fn numbers(&mut self) -> [(&'static str, &mut u64); 25] {
         let Self { seed, load, faults, host, .. } = self;
         [
             ("seed", seed),
@@ -201,6 +210,7 @@ impl Scenario {
             ("drift_us", &mut load.drift_us),
             ("base_milli", &mut load.base_milli),
             ("stop_milli", &mut load.stop_milli),
+            ("repeat_milli", &mut load.repeat_milli),
             ("abort_milli", &mut faults.abort_milli),
             ("abort_after_us", &mut faults.abort_after_us),
             ("storm_us", &mut faults.storm_us),
@@ -297,7 +307,8 @@ impl fmt::Display for Scenario {
             Split::Fixed { adapter_pages } => writeln!(f, "split=fixed:{adapter_pages}")?,
             Split::Slots { count, pages } => writeln!(f, "split=slots:{count}:{pages}")?,
         }
-        writeln!(f, "during={} audit={}", u8::from(self.host.during), u8::from(self.host.audit))?;
+        let Host { during, audit, waits, .. } = self.host;
+        writeln!(f, "during={} audit={} waits={}", u8::from(during), u8::from(audit), u8::from(waits))?;
         if let Some(tenant) = self.only_tenant {
             writeln!(f, "only_tenant={tenant}")?;
         }
@@ -305,10 +316,16 @@ impl fmt::Display for Scenario {
         for (name, number) in copy.numbers() {
             writeln!(f, "{name}={number}")?;
         }
-        for (name, cost) in costs(&mut copy.config.costs) {
+        for (name, cost) in copy.config.costs.fields_mut() {
             writeln!(f, "{name}={cost}")?;
         }
-        for (name, limit) in limits(&mut copy.config) {
+        for (name, time) in copy.config.times_mut() {
+            writeln!(f, "{name}={time}")?;
+        }
+        for (name, switch) in copy.config.switches_mut() {
+            writeln!(f, "{name}={}", u8::from(*switch))?;
+        }
+        for (name, limit) in copy.config.fields_mut() {
             writeln!(f, "{name}={limit}")?;
         }
         Ok(())

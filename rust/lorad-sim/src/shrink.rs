@@ -190,6 +190,7 @@ fn plainer(input: Input, earlier_us: u64) -> Vec<Input> {
             form(Action::Add(Ask { tenant: 0, ..ask }), input.at_us);
             form(Action::Add(Ask { adapter: None, ..ask }), input.at_us);
             form(Action::Add(Ask { stop_after: 0, ..ask }), input.at_us);
+            form(Action::Add(Ask { like: 0, ..ask }), input.at_us);
             for prompt in fewer(ask.prompt) {
                 form(Action::Add(Ask { prompt, ..ask }), input.at_us);
             }

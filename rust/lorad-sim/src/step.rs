@@ -58,6 +58,8 @@ pub struct Step {
     pub opened: Vec<(u32, u64)>,
     /// Slots to empty.
     pub clears: Vec<u32>,
+    /// Pages to copy before the rows are computed: source, target.
+    pub copies: Vec<(u32, u32)>,
     /// Adapters to copy.
     pub page_ins: Vec<PageIn>,
 }
@@ -85,7 +87,7 @@ impl Fingerprint {
 
     /// Takes a plan in.
     pub fn add_step(&mut self, step: &Step) {
-        let Step { number, rows, tokens, groups, edits, opened, clears, page_ins } = step;
+        let Step { number, rows, tokens, groups, edits, opened, clears, copies, page_ins } = step;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         self.add(*number);
         for row in rows {
@@ -113,6 +115,7 @@ impl Fingerprint {
         for &slot in clears {
             self.add(slot.into());
         }
+        copies.iter().for_each(|&(source, target)| self.add(pair(source, target)));
         for load in page_ins {
             self.add(pair(load.adapter, load.slot));
             self.add(load.tag.into());

@@ -33,6 +33,8 @@ pub struct Ask {
     pub max_tokens: u32,
     /// The model ends the answer with its so manieth token; 0: it never does.
     pub stop_after: u32,
+    /// Its prompt begins as that of this request, as far as both go; 0: as no other's.
+    pub like: u64,
 }
 
 /// Something that happens.
@@ -106,6 +108,9 @@ impl fmt::Display for Input {
                 if ask.stop_after > 0 {
                     write!(f, " stop={}", ask.stop_after)?;
                 }
+                if ask.like > 0 {
+                    write!(f, " like={}", ask.like)?;
+                }
                 Ok(())
             }
             Action::Abort { id } => write!(f, "abort {id}"),
@@ -148,6 +153,7 @@ impl Trace {
                     prompt: line.needed("prompt")?,
                     max_tokens: line.needed("max")?,
                     stop_after: line.value("stop")?.unwrap_or(0),
+                    like: line.value("like")?.unwrap_or(0),
                 }),
                 "abort" => Action::Abort { id: line.number()? },
                 "fail_load" => Action::FailLoad { adapter: line.number()? },
@@ -186,7 +192,7 @@ mod tests {
 
     const TEXT: &str = "0 register 3 pages=27 layers=30\n\
                         5 add 17 tenant=2 adapter=3 prompt=128 max=64 stop=20\n\
-                        5 add 18 tenant=0 prompt=1 max=2\n\
+                        5 add 18 tenant=0 prompt=1 max=2 like=17\n\
                         9 abort 17\n\
                         9 unregister 3\n\
                         9 fail_load 3\n\

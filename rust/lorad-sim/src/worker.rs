@@ -146,11 +146,26 @@ impl Worker {
             }
             self.table[line as usize * cols + col as usize] = page;
         }
+        self.copies(step)?;
         self.limits(step)?;
         let mut token = 0;
         for row in &step.rows {
             self.row(step, row, token, book)?;
             token += row.count as usize;
+        }
+        Ok(())
+    }
+
+    fn copies(&mut self, step: &Step) -> Found {
+        for &(source, target) in step.copies.iter().filter(|_| self.audit) {
+            let held = self.pages.get(source as usize).copied();
+            let Some(held @ Held::Kv { .. }) = held.filter(|_| target < self.sizes.pages) else {
+                return Err(format!("page {source}, to be copied to {target}, holds {held:?}"));
+            };
+            self.pages[target as usize] = held;
+            let size = self.sizes.page_tokens as usize;
+            let from = source as usize * size;
+            self.kv.copy_within(from..from + size, target as usize * size);
         }
         Ok(())
     }

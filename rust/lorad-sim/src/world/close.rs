@@ -32,7 +32,11 @@ impl World {
         let pairs: [(&str, u64, u64); 12] = [
             ("generations", self.adapters.len() as u64, 0),
             ("adapters", stats.adapters.into(), 0),
-            ("pages free", stats.pages_free.into(), config.pages_usable().into()),
+            (
+                "pages free or cached",
+                (stats.pages_free + stats.pages_cached).into(),
+                config.pages_usable().into(),
+            ),
             ("pages of sequences", stats.pages_sequence.into(), 0),
             ("slots free", stats.slots_free.into(), config.slots_max.into()),
             ("running and waiting", u64::from(stats.running) + u64::from(stats.waiting), 0),

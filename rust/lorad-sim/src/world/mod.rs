@@ -10,13 +10,13 @@ mod tell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lorad_sched::{
-    AdapterId, Config, ConfigError, Core, Event, FinishReason, SampledToken, Stats, SAMPLE_FAILED,
+    AdapterId, Config, ConfigError, Core, Costs, Event, Eviction, FinishReason, Order, Policy, SampledToken,
+    Split, Stats, SAMPLE_FAILED,
 };
 
 use crate::book::{Book, End, STOP};
 use crate::clock::{ns_to_us, step_ns, Channel, Clock};
 use crate::error::{Failure, Kind};
-use crate::limits::limits;
 use crate::random::Random;
 use crate::record::Recorder;
 use crate::step::{Fingerprint, Step};
@@ -61,6 +61,8 @@ pub struct Totals {
     pub groups: u64,
     /// Pages of their page-ins.
     pub page_in_pages: u64,
+    /// The longest wait, in thousandths of its bound.
+    pub longest_wait_milli: u64,
 }
 
 /// How the world behaves.
@@ -70,8 +72,12 @@ pub struct Manner {
     pub seed: u64,
     /// A step's time is off by up to so many thousandths.
     pub noise_milli: u64,
+    /// The slowest page-in takes so many percent of its time.
+    pub load_percent: u32,
     /// Keep and compare what each page holds.
     pub audit: bool,
+    /// Compare every group's wait with its bound.
+    pub waits: bool,
     /// Write all calls down.
     pub record: bool,
 }
@@ -87,6 +93,9 @@ pub struct World {
     /// Sums.
     pub totals: Totals,
     core: Core,
+    /// What things take here.
+    costs: Costs,
+    waits: bool,
     worker: Worker,
     plan: Vec<i32>,
     step: Step,
@@ -108,7 +117,8 @@ type Done<T = ()> = Result<T, Failure>;
 impl World {
     /// An empty world around a new core.
     pub fn new(config: &Config, manner: Manner) -> Result<Self, ConfigError> {
-        let core = Core::new(config.clone())?;
+        let told = if manner.waits { worst(config, &manner) } else { config.clone() };
+        let core = Core::new(told)?;
         let sizes = Sizes {
             pages: config.pages,
             page_tokens: config.page_tokens,
@@ -126,6 +136,8 @@ impl World {
             totals: Totals::default(),
             plan: vec![0; core.plan_layout().length()],
             core,
+            costs: config.costs,
+            waits: manner.waits,
             worker: Worker::new(sizes, manner.audit),
             step: Step::default(),
             in_flight: None,
@@ -139,8 +151,8 @@ impl World {
             fingerprint: Fingerprint::default(),
             recorder: manner.record.then(Recorder::default),
         };
-        let limits = limits(&mut config.clone()).map(|(name, value)| format!(" {name}={value}"));
-        world.record(|| format!("core{}", limits.concat()));
+        let line = core_line(world.core.config());
+        world.record(|| line);
         Ok(world)
     }
 
@@ -180,9 +192,15 @@ impl World {
         }
     }
 
-    /// The core's own check.
-    pub fn check(&self) -> Done {
-        self.core.check().map_err(|what| self.fail(Kind::Check, what))
+    /// The core's own check, and whether anybody waits longer than the bound.
+    pub fn check(&mut self) -> Done {
+        self.core.check().map_err(|what| self.fail(Kind::Check, what))?;
+        if self.waits {
+            self.core.check_waits().map_err(|what| self.fail(Kind::Check, what))?;
+            let longest = self.core.longest_wait_permille();
+            self.totals.longest_wait_milli = self.totals.longest_wait_milli.max(longest);
+        }
+        Ok(())
     }
 
     /// Makes a plan, lets the worker do it and starts its transfers. What its step takes, in microseconds; `None` when
@@ -205,8 +223,7 @@ impl World {
         done.map_err(|what| self.fail(Kind::Plan, what))?;
 
         let pages = |slot| self.worker.adapter(slot).and_then(known).map_or(0, |(_, pages)| pages);
-        let costs = &self.core.config().costs;
-        let ns = step_ns(costs, &self.step.rows, pages);
+        let ns = step_ns(&self.costs, &self.step.rows, pages);
         let milli = 1000 - self.noise_milli + self.noise.below(2 * self.noise_milli + 1);
         let duration_us = ns_to_us((u128::from(ns) * u128::from(milli) / 1000) as u64);
         self.totals.steps += 1;
@@ -221,8 +238,7 @@ impl World {
         for load in &self.step.page_ins {
             let Some(adapter) = self.adapters.get(&AdapterId::from_number(load.adapter)) else { continue };
             let percent = self.armed.slow_percent.remove(&adapter.name).unwrap_or(100);
-            let ns =
-                u128::from(self.core.config().costs.page_in_ns(adapter.pages)) * u128::from(percent) / 100;
+            let ns = u128::from(self.costs.page_in_ns(adapter.pages)) * u128::from(percent) / 100;
             let duration_us = ns_to_us(u64::try_from(ns).unwrap_or(u64::MAX));
             let fails = self.armed.loads.remove(&adapter.name);
             self.channel.start(self.clock.now_us(), load.adapter, duration_us, fails);
@@ -331,6 +347,54 @@ impl World {
             found => Err(format!("adapter {id} is gone, it was {found:?}")),
         }
     }
+}
+
+/// The limits with costs as large as they can become here.
+fn worst(config: &Config, manner: &Manner) -> Config {
+    let mut worst = config.clone();
+    for (name, ns) in worst.costs.fields_mut() {
+        *ns = match name {
+            "page_in_ns" | "page_in_page_ns" => ns.saturating_mul(u64::from(manner.load_percent)) / 100,
+            _ => ns.saturating_mul(1000 + manner.noise_milli.min(1000)) / 1000,
+        };
+    }
+    // times are whole microseconds here
+    worst.costs.step_ns = worst.costs.step_ns.saturating_add(2000);
+    worst.costs.page_in_ns = worst.costs.page_in_ns.saturating_add(2000);
+    worst
+}
+
+/// The command of a script that makes such a core.
+fn core_line(config: &Config) -> String {
+    let mut config = config.clone();
+    let mut line = "core".to_string();
+    let mut say = |name: &str, value: &dyn std::fmt::Display| line.push_str(&format!(" {name}={value}"));
+    config.fields_mut().into_iter().for_each(|(name, value)| say(name, value));
+    config.times_mut().into_iter().for_each(|(name, value)| say(name, value));
+    config.costs.fields_mut().into_iter().for_each(|(name, value)| say(name, value));
+    config.switches_mut().into_iter().for_each(|(name, value)| say(name, &u8::from(*value)));
+    let Policy { order, eviction, split } = config.policy;
+    say(
+        "order",
+        &match order {
+            Order::Fair => "fair",
+            Order::Arrival => "arrival",
+            Order::Affinity => "affinity",
+        },
+    );
+    say(
+        "eviction",
+        &match eviction {
+            Eviction::Cost => "cost",
+            Eviction::Lru => "lru",
+        },
+    );
+    match split {
+        Split::Unified => {}
+        Split::Fixed { adapter_pages } => say("adapter_pages", &adapter_pages),
+        Split::Slots { count, pages } => say("slots", &format!("{count}x{pages}")),
+    }
+    line
 }
 
 fn end(reason: FinishReason) -> End {

@@ -31,6 +31,8 @@ pub fn read(number: u64, view: &PlanView<'_>, step: &mut Step) {
     step.opened.extend(view.opened());
     step.clears.clear();
     step.clears.extend(view.clears().iter().map(|&slot| slot as u32));
+    step.copies.clear();
+    step.copies.extend(view.copies());
     step.page_ins.clear();
     step.page_ins.extend(view.page_ins().map(|load| PageIn {
         adapter: load.adapter.number(),

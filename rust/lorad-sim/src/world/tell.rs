@@ -41,7 +41,7 @@ impl World {
         self.registrations += 1;
         let tag = self.registrations;
         self.record(|| format!("register a{tag} pages={pages} layers={layers} tag={tag}"));
-        if let Ok(id) = self.core.register(AdapterSpec { tag, pages, layers }) {
+        if let Ok(id) = self.core.register(AdapterSpec { tag, pages, layers, ..AdapterSpec::default() }) {
             self.adapters.insert(id, Adapter { tag, pages, name, open: true });
             if let Some(older) = self.names.insert(name, Named { id, tag }) {
                 self.unregister(older.id); // it drains
@@ -66,13 +66,15 @@ impl World {
         let named = named.flatten();
         let tag = named.map_or(0, |named| named.tag);
         // as `lorad_sched::script` makes them
-        let (first, vocab) = (ask.id.wrapping_mul(1000) as u32, self.core.config().vocab);
+        let like = if ask.like > 0 { ask.like } else { ask.id };
+        let (first, vocab) = (like.wrapping_mul(1000) as u32, self.core.config().vocab);
         let prompt: Vec<u32> = (0..ask.prompt).map(|index| first.wrapping_add(index) % vocab).collect();
         self.record(|| {
             let adapter = if tag > 0 { format!(" adapter=a{tag}") } else { String::new() };
             let stop = if ask.stop_after > 0 { format!(" stop={STOP}") } else { String::new() };
             let Ask { id, tenant, prompt, max_tokens, .. } = ask;
-            format!("add {id} tenant={tenant}{adapter} prompt={prompt} max={max_tokens}{stop}")
+            let from = if ask.like > 0 { format!(" from={first}") } else { String::new() };
+            format!("add {id} tenant={tenant}{adapter} prompt={prompt}{from} max={max_tokens}{stop}")
         });
         let spec = RequestSpec {
             id: ask.id,
@@ -81,6 +83,7 @@ impl World {
             prompt: prompt.clone(),
             max_tokens: ask.max_tokens,
             stop_tokens: if ask.stop_after > 0 { vec![STOP] } else { Vec::new() },
+            ..RequestSpec::default()
         };
         let refused = self.core.add(self.clock.now_us(), spec).err();
         self.book.open(ask, tag, prompt, arrived_us, refused.map(|refusal| refusal.code()));
