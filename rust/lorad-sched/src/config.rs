@@ -43,7 +43,7 @@ pub struct Config {
     pub urgent_after_us: u64,
     /// Tokens that a row samples after its admission before it may be preempted for an urgent group.
     pub preempt_after_tokens: u32,
-    /// Lines that only urgent groups and tenants with nothing running may take.
+    /// Lines that only tenants with fewer rows than their part of them may take.
     pub rows_reserved: u32,
     /// The longest wait that is accepted, µs: an arrival that would have a longer bound is refused. 0: none is.
     pub wait_us_max: u64,
