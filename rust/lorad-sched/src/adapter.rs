@@ -41,6 +41,12 @@ pub struct AdapterSpec {
     pub layers: u32,
 }
 
+impl Default for AdapterSpec {
+    fn default() -> Self {
+        Self { tag: 0, pages: 0, layers: 1 }
+    }
+}
+
 /// May new requests name the adapter?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
