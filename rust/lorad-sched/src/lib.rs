@@ -68,3 +68,8 @@ pub use crate::event::{Event, FailReason, FinishReason};
 pub use crate::policy::{Eviction, Order, Policy, Split};
 pub use crate::request::{RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
 pub use crate::stats::{AdapterStats, Counters, Stats};
+
+/// The README's loop is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
