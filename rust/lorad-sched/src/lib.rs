@@ -77,3 +77,8 @@ pub use crate::policy::{Eviction, Order, Policy, Split};
 pub use crate::request::{Priority, RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
 pub use crate::stats::{AdapterStats, Counters, Stats};
 pub use crate::tenant::{TenantId, TenantSpec, WEIGHT_MAX};
+
+/// The README's loop is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
