@@ -42,6 +42,8 @@ pub struct Core {
     pub(crate) deadlines: Heaps,
     /// Prompts in progress, for the step being made: service of the tenant, place in `running`, entry.
     pub(crate) prompts: Vec<(u64, u32, u32)>,
+    /// The adapter that gets no new rows, so that an urgent group gets its slot.
+    pub(crate) drained: Option<u32>,
     /// Groups that the pass being made has passed over.
     pub(crate) passed: Vec<u32>,
     /// Running requests in the order of admission.
@@ -89,6 +91,7 @@ impl Core {
             explained: Explained::new(config.rows_max),
             deadlines: Heaps::new(1),
             prompts: Vec::with_capacity(rows),
+            drained: None,
             passed: Vec::with_capacity(TRIES + 1),
             running: Vec::with_capacity(rows),
             chosen: Vec::with_capacity(rows),
