@@ -143,7 +143,10 @@ async def test_aborts_cross_the_socket() -> None:
             if (await engine.stats()).running == 0:
                 break
             await asyncio.sleep(0.01)
-        assert (await engine.stats()).running == 0 and sink.end is None
+        assert (await engine.stats()).running == 0
+        end = await sink.ended()
+        assert isinstance(end, Finished) and (end.reason, end.cached_tokens) == ("abort", 7)
+        assert not engine._sinks
 
 
 @pytest.mark.parametrize("how", ["fails", "killed"])

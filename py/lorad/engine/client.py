@@ -176,8 +176,8 @@ class ProcessEngine:
         self._send(request)
 
     def abort(self, request_id: int) -> None:
-        """Forgets a request."""
-        if self._sinks.pop(request_id, None) is not None and self._death is None:
+        """Ends a request early. Its sink stays until the engine tells of the end, which has the counts."""
+        if request_id in self._sinks and self._death is None:
             self._send(Abort(request_id))
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
