@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from lorad.config import EngineConfig
+from lorad.engine.frames import failure_of
 from lorad.engine.handle import Sink
 from lorad.engine.messages import (
     AdapterInfo,
     AdapterStats,
-    Failure,
     Finished,
     Generate,
     ModelInfo,
@@ -30,7 +30,7 @@ from lorad.errors import AdapterRejected, LoradError, NotFound
 Script = Callable[[Generate], list[int]]
 
 
-def model_info(vocab_size: int = 49152, context_length: int = 512) -> ModelInfo:
+def model_info(vocab_size: int = 49152, context_length: int = 512, pages: int = 64) -> ModelInfo:
     """A base model's numbers."""
     return ModelInfo(
         architecture="llama",
@@ -40,7 +40,7 @@ def model_info(vocab_size: int = 49152, context_length: int = 512) -> ModelInfo:
         dtype="float32",
         layers=2,
         weights_bytes=1,
-        pages=64,
+        pages=pages,
         page_tokens=16,
         page_bytes=1024,
     )
@@ -143,7 +143,7 @@ class ScriptedEngine:
             touched.add(sink)
             if self.refuse is not None:
                 self._running.pop(request_id)
-                failure = Failure(type(self.refuse).__name__, self.refuse.code, self.refuse.message, None)
+                failure = failure_of(self.refuse)
                 sink.finished(Finished(request_id, "error", failure))
                 continue
             token, reason = running.next()

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from lorad.errors import InvalidRequest
 from lorad.server.fields import LENGTHS, RANGES, unsupported
+from scripted_engine import ScriptedEngine, model_info
 from serving import CONTEXT, VOCAB, Client, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -402,6 +404,30 @@ async def test_a_very_long_text_is_refused_before_it_is_tokenised() -> None:
         refused(
             await client.post(CHAT, model="base", messages=[{"role": "user", "content": "a" * 1_000_000}]), "messages"
         )
+
+
+@BOTH
+async def test_an_adapter_leaves_its_sequences_the_rest_of_a_small_pool(path: str) -> None:
+    room = (8 - 3) * 16
+    async with serving(ScriptedEngine(info=model_info(VOCAB, CONTEXT, pages=8))) as client:
+        client.engine.script = lambda request: [97] * 1000
+        for model, limit in (("devil", room), ("base", CONTEXT)):
+            assert (await client.get(f"/v1/models/{model}"))[1]["max_model_len"] == limit
+            prompt = {"prompt": [97] * 10} if path == COMPLETIONS else {"messages": MESSAGES}
+            if path == CHAT:
+                _, answer = await client.post(path, model=model, **prompt)
+                assert answer["usage"]["total_tokens"] == limit
+            got = await client.post(path, model=model, max_tokens=limit, **prompt)
+            error = refused(got, "prompt" if path == COMPLETIONS else "messages")
+            assert str(limit) in error["message"] and ("page pool" in error["message"]) == (model == "devil")
+
+
+@BOTH
+async def test_the_engines_word_about_a_prompt_names_the_routes_field(path: str) -> None:
+    async with serving() as client:
+        client.engine.refuse = InvalidRequest("9 pages wanted, 8 in the pool", code="never_fits", param="prompt")
+        error = refused(await client.post(path, **GOOD[path]))
+        assert error["param"] == ("prompt" if path == COMPLETIONS else "messages")
 
 
 async def test_how_many_tokens_when_nobody_says() -> None:

@@ -80,11 +80,14 @@ class Generation:
         metrics: Metrics,
         ask: Ask,
         target: Target,
+        field: str,
         began: float,
     ) -> None:
         self.ask = ask
         self.target = target
         self.choices: list[Choice] = []
+        self._field = field
+        """The route's name for the prompt, which the engine doesn't know."""
         self._handle = handle
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -200,7 +203,9 @@ class Generation:
         self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
         del self._by_id[end.id]
         if end.error is not None:
-            self._error = self._error or error_of(end.error)
+            error = error_of(end.error)
+            error.param = self._field if error.param == "prompt" else error.param
+            self._error = self._error or error
         else:
             self._error = self._error or EngineFailure("the engine gave the request up", code="engine_abort")
         self.close()
