@@ -150,7 +150,7 @@ async def test_aborts_cross_the_socket() -> None:
 
 
 @pytest.mark.parametrize("how", ["fails", "killed"])
-async def test_the_engines_death_is_told(how: str) -> None:
+async def test_the_engines_death_is_told(how: str, caplog: pytest.LogCaptureFixture) -> None:
     async with running_engine() as engine:
         sinks = [Collector(), Collector()]
         engine.submit(generate(1, [1], tokens=100_000), sinks[0])
@@ -167,6 +167,13 @@ async def test_the_engines_death_is_told(how: str) -> None:
             engine.submit(generate(3, [1]), Collector())
         with pytest.raises(Unavailable):
             await engine.stats()
+        async with asyncio.timeout(5):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+        assert engine.pid is not None and not _exists(engine.pid), "no zombie stays"
+        (line,) = caplog.messages
+        assert f"the engine process {engine.pid} " in line and "503" in line and "restart" in line
+        assert ("was killed by SIGKILL" if how == "killed" else "ended with status 1: the engine failed") in line
 
 
 async def test_an_engine_that_is_locked_up_is_noticed_and_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
