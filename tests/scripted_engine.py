@@ -257,3 +257,10 @@ class ProcessScript:
 def process_script(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
     """The factory that an engine process is given."""
     return ProcessScript(config, on_progress, on_page_in)
+
+
+def slow_to_load(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+    """A factory whose model takes longer to load than anybody waits."""
+    on_progress("weights", 1, 2)
+    time.sleep(60)
+    return ProcessScript(config, on_progress, on_page_in)
