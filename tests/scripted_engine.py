@@ -259,6 +259,11 @@ def process_script(config: EngineConfig, on_progress: Any, on_page_in: Any) -> P
     return ProcessScript(config, on_progress, on_page_in)
 
 
+def too_big(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+    """A factory whose pool doesn't fit into memory."""
+    raise MemoryError("unable to allocate 9 TiB")
+
+
 def slow_to_load(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
     """A factory whose model takes longer to load than anybody waits."""
     on_progress("weights", 1, 2)

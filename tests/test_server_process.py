@@ -206,6 +206,13 @@ async def test_an_engine_that_cant_start_says_why() -> None:
     assert engine.pid is not None and not _exists(engine.pid)
 
 
+async def test_a_pool_that_memory_doesnt_hold_is_a_plain_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = ProcessEngine(EngineConfig(model="x"), engine="scripted_engine:too_big")
+    with pytest.raises(EngineFailure, match=r"9 TiB.*kv_cache_memory_bytes"):
+        await engine.start()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 async def test_the_engine_outlives_no_front_and_no_stop_signal() -> None:
     async with running_engine() as engine:
         assert engine.pid is not None
