@@ -149,7 +149,7 @@ async def test_border_values_are_taken(path: str) -> None:
             "seed": [-(1 << 63), 0, (1 << 63) - 1],
             "n": [1, 128],
             "stop": [[], "x", ["x"] * 16, "x" * 1024],
-            "stop_token_ids": [[], [0, VOCAB - 1], [1] * 64],
+            "stop_token_ids": [[], [0, VOCAB - 1], [1] * 63],
         }.items():
             for value in values:
                 status, body = await client.post(path, **{**GOOD[path], field: value})
@@ -173,6 +173,14 @@ async def test_lists_and_strings_too_long(path: str) -> None:
         ):
             error = refused(await client.post(path, **{**GOOD[path], field: value}), field)
             assert error["code"] == "field_length"
+        # The model's one end token counts, unless it is ignored.
+        error = refused(await client.post(path, **{**GOOD[path], "stop_token_ids": [1] * 64}), "stop_token_ids")
+        assert "at most 63 entries (beside the model's 1 end tokens), got 64" in error["message"]
+        fields = {**GOOD[path], "ignore_eos": True}
+        assert (await client.post(path, **fields, stop_token_ids=list(range(64))))[0] == 200
+        assert len(client.engine.submitted[-1].sampling.stop_token_ids) == 64
+        error = refused(await client.post(path, **fields, stop_token_ids=[1] * 65), "stop_token_ids")
+        assert "at most 64 entries, got 65" in error["message"]
         assert LENGTHS["stop"] == 16 and LENGTHS["stop[]"] == 1024 and LENGTHS["stop_token_ids"] == 64
         await client.alive()
 

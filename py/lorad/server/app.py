@@ -137,7 +137,7 @@ class Front:
         """POST /v1/chat/completions."""
         began = asyncio.get_running_loop().time()
         body = decode(await _body(request), ChatRequest, _CHAT_DEFAULTS)
-        ask, messages = ask_chat(body, self.handle.model.vocab_size)
+        ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         target = self.registry.resolve(ask.model)
         with self.gate.passing(ask.n):
             self._check_engine()
@@ -149,7 +149,7 @@ class Front:
         """POST /v1/completions."""
         began = asyncio.get_running_loop().time()
         body = decode(await _body(request), CompletionRequest, _COMPLETION_DEFAULTS)
-        ask, prompts = ask_completion(body, self.handle.model.vocab_size)
+        ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         target = self.registry.resolve(ask.model)
         with self.gate.passing(ask.n * len(prompts)):
             self._check_engine()
