@@ -344,6 +344,25 @@ async def test_conversations_that_cant_be_rendered() -> None:
         assert client.engine.submitted[-3].prompt[1:-1] == list(b"system:x")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "x"}},
+        {"type": "refusal", "refusal": "no"},
+    ],
+)
+async def test_parts_that_are_no_text_are_refused_by_their_type(part: dict[str, Any]) -> None:
+    async with serving() as client:
+        messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
+        error = refused(await client.post(CHAT, model="base", messages=messages), "messages")
+        assert f"content[1].type: only 'text' is supported, got '{part['type']}'" in error["message"]
+        messages = [{"role": "user", "content": [{"text": "a", **part, "type": "text"}]}]
+        error = refused(await client.post(CHAT, model="base", messages=messages), "messages")
+        assert f"content[0].{part['type']}: not in a part of type 'text'" in error["message"]
+
+
 async def test_prompts_of_all_forms() -> None:
     async with serving() as client:
         for prompt in (

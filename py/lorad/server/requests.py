@@ -27,10 +27,14 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TextPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a message's content; only text is known."""
+    """A part of a message's content. Only text is served; the other parts' fields are known to be refused by type."""
 
     type: str
     text: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    refusal: Any = None
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -291,6 +295,13 @@ def _text(content: str | list[TextPart], where: str) -> str:
                 code="unsupported_field",
                 param="messages",
             )
+        for name in ("image_url", "input_audio", "file", "refusal"):
+            if getattr(part, name) is not None:
+                raise InvalidRequest(
+                    f"{where}.content[{index}].{name}: not in a part of type 'text'",
+                    code="unsupported_field",
+                    param="messages",
+                )
         if part.text is None:
             raise InvalidRequest(f"{where}.content[{index}].text: required", code="missing_field", param="messages")
         texts.append(part.text)
