@@ -95,5 +95,5 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(VENV)/.built: $(VENV)/.run $(CORE_SOURCES)
 	@echo "building the Rust core"
-	@$(BIN)/maturin develop --release --locked
+	@$(BIN)/maturin develop --release --locked | sed '/^Requirement already satisfied/d'
 	@touch $@
