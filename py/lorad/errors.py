@@ -1,4 +1,4 @@
-"""Every kind of refusal, once: its HTTP status and the exception that carries it, with a `code` given where it's raised.
+"""Every kind of refusal, once: its HTTP status and its exception. Its `code` is given where it is raised.
 
 LoradError
  ├── InvalidRequest        400  a field of a request: `param`, the limit and the value are in the message
