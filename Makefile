@@ -65,7 +65,7 @@ fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is fo
 		--sanitizer none operations fuzz/corpus/operations fuzz/seeds \
 		-- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -print_final_stats=1 $(ARGS)
 
-tenants: $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
+tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
 	$(BIN)/python examples/tenants/train.py $(ARGS)
 	$(BIN)/python examples/tenants/evaluate.py
 
@@ -114,5 +114,5 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(VENV)/.built: $(VENV)/.run $(CORE_SOURCES)
 	@echo "building the Rust core"
-	@$(BIN)/maturin develop --release --locked
+	@$(BIN)/maturin develop --release --locked | sed '/^Requirement already satisfied/d'
 	@touch $@
