@@ -17,6 +17,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_script, module)?)?;
     module.add("Refused", refused_type(module.py())?)?;
     module.add("SAMPLE_FAILED", lorad_sched::SAMPLE_FAILED)?;
+    module.add("REFUSAL_CODES", Refusal::CODES.to_vec())?;
     Ok(())
 }
 

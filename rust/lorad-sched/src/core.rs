@@ -86,7 +86,7 @@ impl Core {
             adapters: Adapters::new(config.slots_max),
             groups: Groups::new(),
             tenants: Tenants::new(),
-            explained: Explained::new(),
+            explained: Explained::new(config.rows_max),
             deadlines: Heaps::new(1),
             prompts: Vec::with_capacity(rows),
             passed: Vec::with_capacity(TRIES + 1),

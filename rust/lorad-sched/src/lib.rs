@@ -31,7 +31,7 @@
 //!
 //! # Rules that hold at all times
 //!
-//! - Pages: free + sequence + adapter + reserved = total; table and owner name each other ([`Core::check`]).
+//! - Pages: free + sequence + cached + adapter + reserved = total; table and owner name each other ([`Core::check`]).
 //! - Every request that was accepted ends with exactly one [`Event::Finished`], its tokens in order before it.
 //! - A refused call changes nothing and says its numbers.
 //! - One plan may be in flight. What it uses stays where it is until [`Core::commit`].
