@@ -61,7 +61,7 @@ bench-scheduler: $(VENV)/.dev ## the scheduler alone, beside vLLM's (installed b
 	$(BIN)/python benches/scheduler/run.py $(ARGS)
 
 fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is found or FUZZ_SECONDS are over
-	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && RUSTC_BOOTSTRAP=1 PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \
+	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \
 		--sanitizer none operations fuzz/corpus/operations fuzz/seeds \
 		-- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -print_final_stats=1 $(ARGS)
 
