@@ -59,6 +59,7 @@ mod ring;
 pub mod script;
 mod stats;
 mod step;
+pub mod trace;
 
 pub use crate::adapter::{AdapterId, AdapterSpec};
 pub use crate::config::{Config, ConfigError};
