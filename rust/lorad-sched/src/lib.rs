@@ -57,6 +57,7 @@ mod policy;
 mod request;
 mod ring;
 pub mod script;
+pub mod snapshot;
 mod stats;
 mod step;
 pub mod trace;
