@@ -103,6 +103,11 @@ impl<T: AsRef<str>> Replay<T> {
         self.planned.map(|_| self.core.plan_layout().view(&self.plan))
     }
 
+    /// The plan's buffer: of the last plan, zeros before the first.
+    pub fn plan_array(&self) -> &[i32] {
+        &self.plan
+    }
+
     /// What happened with the last line.
     pub fn events(&self) -> &[Event] {
         &self.events
