@@ -168,6 +168,7 @@ def empty_stats(*, running: int = 0, waiting: int = 0, adapters: dict[str, Adapt
         waiting=waiting,
         pages_total=64,
         pages_free=60,
+        pages_cached=0,
         pages_sequences=1,
         pages_adapters=3,
         preemptions=0,

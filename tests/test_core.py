@@ -31,8 +31,8 @@ def test_script(path: Path) -> None:
 class Host:
     """Steps a core and reads its plans."""
 
-    def __init__(self, **limits: int) -> None:
-        self.core = _core.Core(**limits)
+    def __init__(self, *, prefix_cache: int = 0, **limits: int) -> None:
+        self.core = _core.Core(prefix_cache=prefix_cache, **limits)
         self.plan = np.zeros(self.core.plan_length(), dtype=np.int32)
         self.parts = {
             name: self.plan[offset : offset + length] for name, (offset, length) in self.core.plan_layout().items()
@@ -164,7 +164,8 @@ def test_wrong_arguments_are_type_errors() -> None:
 
 
 def letter(request: int, position: int) -> int:
-    return (request * 2654435761 >> (position % 24)) & 1
+    """Few different texts, so that beginnings are shared."""
+    return ((request % 3 + 1) * 2654435761 >> (position % 24)) & 1
 
 
 class Model(RuleBasedStateMachine):
@@ -178,7 +179,9 @@ class Model(RuleBasedStateMachine):
         slots=st.integers(1, 3),
         distinct=st.integers(1, 3),
         page_ins=st.integers(1, 2),
-        pass_overs=st.integers(0, 4),
+        patience=st.integers(0, 6),
+        preempt=st.integers(1, 3),
+        prefix_cache=st.integers(0, 1),
     )
     def start(self, **limits: int) -> None:
         self.limits = limits
@@ -195,12 +198,15 @@ class Model(RuleBasedStateMachine):
             waiting_max=6,
             sequence_tokens_max=20,
             vocab=8,
-            pass_overs_max=limits["pass_overs"],
+            urgent_after_us=1000 * limits["patience"],
+            preempt_after_tokens=limits["preempt"],
+            prefix_cache=limits["prefix_cache"],
         )
         self.core = self.host.core
         self.adapters: dict[int, int] = {}
         self.draining: dict[int, int] = {}
         self.loading: list[tuple[int, int, list[int]]] = []
+        self.dropped: set[int] = set()
         self.book: dict[int, dict[str, Any]] = {}
         self.ended: set[int] = set()
         self.samples: list[tuple[int, int]] = []
@@ -292,6 +298,12 @@ class Model(RuleBasedStateMachine):
             *(parts[name][:edits].tolist() for name in ("edit_line", "edit_col", "edit_page")), strict=True
         ):
             self.table[line, col] = page
+        copies = header[10]
+        for source, target in zip(
+            parts["copy_source"][:copies].tolist(), parts["copy_target"][:copies].tolist(), strict=True
+        ):
+            for offset in range(self.limits["page_tokens"]):
+                self.kv[target, offset] = self.kv.get((source, offset))
         self.samples = []
         at, distinct, size = 0, [], self.limits["page_tokens"]
         for row in range(rows):
@@ -314,12 +326,12 @@ class Model(RuleBasedStateMachine):
                     distinct.append(held)
             for position in range(start):
                 where = self.table[line, position // size], position % size
-                assert self.kv[where] == (request, position, known[position])
+                assert self.kv[where] == (entry["adapter"], known[: position + 1])
             for position in range(start, start + count):
                 assert parts["token_id"][at] == known[position]
                 assert parts["token_pos"][at] == position
                 where = self.table[line, position // size], position % size
-                self.kv[where] = (request, position, known[position])
+                self.kv[where] = (entry["adapter"], known[: position + 1])
                 at += 1
             assert bool(parts["row_sample"][row]) == (start + count == len(known))
             if parts["row_sample"][row]:
@@ -352,6 +364,14 @@ class Model(RuleBasedStateMachine):
     def page_in(self, index: int, failed: bool) -> None:
         adapter, slot, pages = self.loading.pop(index)
         self.copy(adapter, pages)
+        if adapter in self.dropped:
+            self.dropped.remove(adapter)
+            if failed:  # the copy was stopped in time
+                self.core.page_in_dropped(self.host.now, adapter)
+                self.take_events()
+                return
+        else:
+            assert refusal(self.core.page_in_dropped, self.host.now, adapter)[0] == "not_dropped"
         if failed:
             self.core.page_in_failed(self.host.now, adapter)
         else:
@@ -384,6 +404,9 @@ class Model(RuleBasedStateMachine):
                         assert value in ("aborted", "failed_page_in")
                 case "adapter_gone":
                     self.draining.pop(subject)
+                case "adapter_dropped":
+                    assert all(entry["adapter"] != subject or entry["line"] for entry in self.book.values())
+                    self.dropped.add(subject)
                 case _:
                     assert kind in ("adapter_loading", "adapter_hot", "adapter_evicted", "adapter_failed")
 
@@ -412,7 +435,8 @@ class Model(RuleBasedStateMachine):
             self.draining[adapter] = self.adapters.pop(adapter)
             self.core.unregister(self.host.now, adapter)
         self.take_events()
-        assert self.core.stats()["pages_free"] == self.limits["pages"]
+        stats = self.core.stats()
+        assert stats["pages_free"] + stats["pages_cached"] == self.limits["pages"]
         assert self.core.check() is None
 
 

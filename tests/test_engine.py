@@ -87,7 +87,44 @@ def test_random_mixes_agree_with_the_reference(base: Path, adapters: dict[str, P
         chosen = logprobs[torch.arange(TOKENS), request.tokens]
         assert float((chosen - torch.tensor(request.logprobs)).abs().max()) < 1e-3
     stats = engine.stats()
-    assert stats.pages_sequences == 0 and stats.pages_free + stats.pages_adapters == stats.pages_total
+    assert stats.pages_sequences == 0
+    assert stats.pages_free + stats.pages_adapters + stats.pages_cached == stats.pages_total
+    engine.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shared_beginnings_agree_with_the_reference(base: Path, adapters: dict[str, Path], seed: int) -> None:
+    """Prompts that agree for whole pages or part of one, on the same and on other adapters, in a pool that evicts."""
+    dice, reference = random.Random(100 + seed), oracle(base)
+    names = [*dice.sample(sorted(adapters), 3), ""]
+    engine = make(
+        base,
+        {name: adapters[name] for name in names if name},
+        max_num_seqs=4,
+        max_num_batched_tokens=dice.choice([16, 512]),
+        kv_cache_memory_bytes=1 << 20,
+        block_size=dice.choice([4, 16]),
+    )
+    stems = [[dice.randrange(3, 250) for _ in range(70)] for _ in range(2)]
+    asked: list[tuple[str, list[int], Request]] = []
+    for _ in range(24):
+        if asked and dice.random() < 0.3:  # a conversation that goes on
+            model, prompt, before = dice.choice(asked)
+            prompt = [*prompt, *before.tokens, dice.randrange(3, 250)]
+        else:
+            model = dice.choice(names)
+            prompt = [*dice.choice(stems)[: dice.randint(1, 70)], *(dice.randrange(3, 250) for _ in range(3))]
+        asked.append((model, prompt, engine.add(prompt, model, max_tokens=8, stop_token_ids=(), logprobs=0)))
+        for _ in range(dice.randrange(12)):
+            engine.step()
+            assert engine.core.check() is None
+    finish(engine)
+    assert engine.core.stats()["prefix_tokens"] > 200
+    for model, prompt, request in asked:
+        logprobs = reference.logprobs([*prompt, *request.tokens[:-1]], adapters.get(model))[len(prompt) - 1 :]
+        assert request.tokens == logprobs.argmax(dim=-1).tolist(), (model, len(prompt))
+        chosen = logprobs[torch.arange(8), request.tokens]
+        assert float((chosen - torch.tensor(request.logprobs)).abs().max()) < 1e-3
     engine.close()
 
 

@@ -15,8 +15,9 @@ NEAR_LOGITS = 1.0
 FAR_LOGITS = 5.0
 """Farther below than this, a first token is wrong whatever the others are."""
 FAR_SHARE_MAX = 0.1
-"""Share of a burst's streams (at least one) whose first token may lie between the two: a side that computes with
-8-bit activations moves single logits of these strong random adapters by up to 3."""
+"""Share of a burst's streams (at least one) whose first token may lie between the two.
+
+A side that computes with 8-bit activations moves single logits of these strong random adapters by up to 3."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Lorad(HttpSide):
         if found is None:
             raise RuntimeError("no `lorad` command: install the project into this Python first")
         words = [found, "serve", str(self.layout.gguf), "--host", HOST, "--port", str(self.port)]
-        words += ["--served-model-name", "smollm2"]
+        words += ["--served-model-name", "smollm2", "--no-enable-prefix-caching"]
         if adapters:
             words.append("--lora-modules")
             words += [f"{adapter_name(k)}={self.layout.adapter(k)}" for k in range(adapters)]
@@ -54,4 +54,4 @@ class Lorad(HttpSide):
             version = metadata.version("lorad")
         except metadata.PackageNotFoundError:
             version = "not installed as a package"
-        return f"lorad {version}, defaults"
+        return f"lorad {version}, defaults, prefix cache off"

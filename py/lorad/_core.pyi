@@ -1,7 +1,7 @@
 """Stub of the compiled module."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from numpy import float32, int32, uint8, uint16, uint32, uint64
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ class Refused(ValueError):
 # (kind, request or adapter, value):
 #   ("admitted", request, line), ("token", request, token id), ("preempted", request, 0), ("finished", request, reason),
 #   ("adapter_loading", adapter, slot), ("adapter_hot", adapter, slot), ("adapter_evicted", adapter, 0),
-#   ("adapter_failed", adapter, 0), ("adapter_gone", adapter, 0)
-# reason: "stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan"
+#   ("adapter_failed", adapter, 0), ("adapter_gone", adapter, 0), ("adapter_wanted", adapter, 0),
+#   ("adapter_dropped", adapter, 0)
+# reason: "stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan", "failed_fetch", "failed_deadline"
 Event: TypeAlias = tuple[str, int, int | str]
 
 class Core:
@@ -42,7 +43,20 @@ class Core:
         sequence_tokens_max: int = 4096,
         stop_tokens_max: int = 64,
         vocab: int = ...,
-        pass_overs_max: int = 64,
+        tenants_max: int = 16384,
+        urgent_after_us: int = 1_000_000,
+        preempt_after_tokens: int = 16,
+        rows_reserved: int = 0,
+        wait_us_max: int = 0,
+        pinned_pages_max: int = 0,
+        half_life_us: int = 60_000_000,
+        prefix_cache: int = 1,
+        share_base_prefix: int = 0,
+        order: Literal["fair", "arrival", "affinity"] = "fair",
+        eviction: Literal["cost", "lru"] = "cost",
+        adapter_pages: int = ...,  # a fixed split instead of one pool
+        slots: tuple[int, int] = ...,  # (count, pages of each): preallocated, padded buffers instead of one pool
+        costs: dict[str, int] = ...,  # parts of the cost model in nanoseconds, by name
     ) -> None: ...
     # A core that writes its inputs, for take_trace; limits that aren't given are those of `like`.
     @staticmethod
@@ -54,7 +68,21 @@ class Core:
     def plan_layout(self) -> dict[str, tuple[int, int]]: ...
     def plan_length(self) -> int: ...
     def plan_text(self, plan: NDArray[int32]) -> str: ...
-    def register(self, tag: int, pages: int, layers: int) -> int: ...
+    def register(
+        self, tag: int, pages: int, layers: int, *, tenant: int = 0, weight: int = 100, remote: bool = False
+    ) -> int: ...
+    def set_tenant(
+        self,
+        tenant: int,
+        *,
+        weight: int = 100,
+        pages_max: int = ...,
+        adapters_max: int = ...,
+        running_max: int = ...,
+        waiting_max: int = ...,
+    ) -> None: ...
+    def pin(self, now: int, adapter: int, pinned: bool = True) -> None: ...
+    def prewarm(self, now: int, adapter: int) -> None: ...
     def unregister(self, now: int, adapter: int) -> None: ...
     def add(
         self,
@@ -64,7 +92,11 @@ class Core:
         prompt: NDArray[uint32] | Sequence[int],
         max_tokens: int,
         stop_tokens: NDArray[uint32] | Sequence[int] | None = None,
+        *,
         tenant: int = 0,
+        priority: Literal["low", "normal", "high"] | None = None,
+        deadline: int | None = None,
+        after: int | None = None,
     ) -> None: ...
     def abort(self, now: int, id: int) -> None: ...
     def step(self, now: int, plan: NDArray[int32]) -> int | None: ...
@@ -72,6 +104,10 @@ class Core:
     def commit_failed(self, now: int, n: int) -> None: ...
     def page_in_done(self, now: int, adapter: int) -> None: ...
     def page_in_failed(self, now: int, adapter: int) -> None: ...
+    def page_in_dropped(self, now: int, adapter: int) -> None: ...
+    def page_in_reached(self, now: int, adapter: int, layers: int) -> None: ...
+    def arrived(self, now: int, adapter: int) -> None: ...
+    def fetch_failed(self, now: int, adapter: int) -> None: ...
     def drain_events(self) -> list[Event]: ...
     # The lines recorded since the last call. Token ids are in them.
     def take_trace(self) -> str: ...
@@ -81,10 +117,14 @@ class Core:
     def has_work(self) -> bool: ...
     def check(self) -> str | None: ...
     def dump(self) -> str: ...
-    # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_reserved, slots_free,
+    # request, tenant, adapter, tag, tier, arrived, admitted, first_token, finished, waited_for, passed_by, preemptions,
+    # cached_tokens; None if nothing is known
+    def explain(self, request: int) -> dict[str, Any] | None: ...
+    # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_cached, pages_reserved, slots_free,
     # adapters_loading, adapters_active; the counters plans, added, refused, admissions, preemptions, page_ins,
-    # page_ins_failed, evictions, urgent, tokens_computed, tokens_sampled, finished, aborted, failed;
-    # adapters: id -> (state, running, waiting, pages), state one of cold, loading, hot, failed, draining
+    # page_ins_failed, page_in_pages, evictions, evicted_pages, prefix_evictions, prefix_tokens, urgent,
+    # tokens_computed, tokens_sampled, finished, aborted, failed;
+    # adapters: id -> (state, running, waiting, pages), state one of remote, cold, loading, hot, failed, draining
     def stats(self) -> dict[str, Any]: ...
 
 def run_script(text: str) -> str: ...

@@ -43,6 +43,9 @@ class EngineConfig:
     kv_cache_memory_bytes: int = option(1 << 30, "bytes of the page pool, which KV and adapters share", low=1)
     max_loras: int = option(0, "distinct adapters in one step; 0: no limit but --max-num-seqs", low=0, high=4096)
     max_lora_rank: int = option(256, "adapters above this rank are refused; reserves nothing", low=1, high=4096)
+    enable_prefix_caching: bool = option(
+        True, "compute a beginning once for requests of the same tenant and adapter that share it"
+    )
     max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1)
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
@@ -77,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type) -> None:
             kind = hints[item.name]
             help_text = item.metadata["help"] + f" (env {_env(item.name)})"
             if kind is bool:
-                group.add_argument(flag, action="store_true", default=None, help=help_text)
+                # what is on by default gets a --no- flag
+                action = argparse.BooleanOptionalAction if item.default else "store_true"
+                group.add_argument(flag, action=action, default=None, help=help_text)
             elif typing.get_origin(kind) is list:
                 group.add_argument(flag, nargs="+", metavar=item.metadata["metavar"], help=help_text)
             elif typing.get_origin(kind) is Literal:

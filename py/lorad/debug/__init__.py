@@ -20,11 +20,25 @@ from lorad.debug.fake import FakeWorker
 from lorad.debug.lives import Life, Lives
 from lorad.debug.plan import PageIn, Row, StepPlan
 from lorad.debug.recording import Moment, Recording
-from lorad.debug.snapshot import Adapter, Group, Listed, Other, Queue, Request, Snapshot, Waiting
+from lorad.debug.snapshot import (
+    Adapter,
+    Cached,
+    Group,
+    Listed,
+    Other,
+    Owner,
+    Prefix,
+    Queue,
+    Request,
+    Snapshot,
+    Tenant,
+    Waiting,
+)
 from lorad.debug.stepper import Stepper
 
 __all__ = [
     "Adapter",
+    "Cached",
     "Comparison",
     "FakeWorker",
     "Group",
@@ -33,8 +47,10 @@ __all__ = [
     "Lives",
     "Moment",
     "Other",
+    "Owner",
     "PageIn",
     "PlanDifference",
+    "Prefix",
     "Queue",
     "Recording",
     "Request",
@@ -43,6 +59,7 @@ __all__ = [
     "Snapshot",
     "StepPlan",
     "Stepper",
+    "Tenant",
     "Unreadable",
     "Waiting",
     "again",

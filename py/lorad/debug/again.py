@@ -9,7 +9,19 @@ from lorad.debug.fake import FakeWorker, Worker
 from lorad.debug.recording import Moment, Recording
 from lorad.debug.stepper import Stepper
 
-OUTPUTS = frozenset({"step", "commit", "commit_failed", "page_in_done", "page_in_failed"})
+OUTPUTS = frozenset(
+    {
+        "step",
+        "commit",
+        "commit_failed",
+        "page_in_done",
+        "page_in_failed",
+        "page_in_dropped",
+        "page_in_reached",
+        "arrived",
+        "fetch_failed",
+    }
+)
 """Calls that follow from the plans, not from outside."""
 
 NO_ADAPTER = 0
@@ -26,7 +38,7 @@ def again(recording: Recording, worker: Worker | None = None, **limits: Any) -> 
     calls = [moment for moment in Recording(recording.text) if moment.call not in OUTPUTS]
     stepper = Stepper(worker or FakeWorker.like(recording), like=recording, **limits)
     adapters: dict[int, int] = {}
-    # a registration has no time: it keeps its place between the others
+    # registrations and tenants' limits have no time: they keep their place between the others
     calls.reverse()
 
     def give(until: int) -> None:
@@ -42,8 +54,8 @@ def again(recording: Recording, worker: Worker | None = None, **limits: Any) -> 
             stepper.finish(tokens, time)
             continue
         waits = [calls[-1].arguments.get("now", 0)] if calls else []
-        if stepper.next_page_in is not None:
-            waits.append(stepper.next_page_in)
+        if stepper.next_arrival is not None:
+            waits.append(stepper.next_arrival)
         if not waits:
             break
         stepper.now = max(stepper.now, min(waits))

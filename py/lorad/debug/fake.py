@@ -20,6 +20,9 @@ class Worker(Protocol):
     def page_in(self, load: PageIn) -> tuple[bool, int]:
         """Whether an adapter's bytes arrive, and after how many µs."""
 
+    def fetch(self, adapter: int) -> tuple[bool, int]:
+        """The same for a remote adapter's way to the host."""
+
 
 def counted(request: int, position: int) -> int:
     """A token that shows whose it is and where: request · 1000 + position."""
@@ -37,6 +40,7 @@ class FakeWorker:
         token_us: int = 1_500,
         page_in_us: int = 100,
         page_us: int = 50,
+        fetch_us: int = 100_000,
         vocab: int = 2**31 - 1,
         fails: Collection[int] = (),
     ) -> None:
@@ -49,6 +53,7 @@ class FakeWorker:
         self.token_us = token_us
         self.page_in_us = page_in_us
         self.page_us = page_us
+        self.fetch_us = fetch_us
         self.vocab = vocab
         self.fails = fails
 
@@ -62,6 +67,10 @@ class FakeWorker:
         """Takes its time for each page."""
         return load.adapter not in self.fails, self.page_in_us + self.page_us * len(load.pages)
 
+    def fetch(self, adapter: int) -> tuple[bool, int]:
+        """Takes the same time for each."""
+        return adapter not in self.fails, self.fetch_us
+
     @classmethod
     def like(cls, recording: Recording) -> FakeWorker:
         """The worker of a recorded run: its answers, and times fitted to its steps and page-ins.
@@ -70,16 +79,20 @@ class FakeWorker:
         was aborted has no more answers than it got; `counted` goes on from there.
         """
         run = Recording(recording.text, recording.name)
-        steps, loads, planned = [], [], 0
+        steps, loads, fetches, planned = [], [], [], 0
         began: dict[int, tuple[int, int]] = {}
+        wanted: dict[int, int] = {}
         for moment in run:
             now = moment.arguments.get("now", 0)
+            wanted |= {adapter: now for kind, adapter, _ in moment.events if kind == "adapter_wanted"}
             match moment.call, moment.outcome:
                 case "step", "planned":
                     planned = now
                     began |= {load.adapter: (now, len(load.pages)) for load in run.plan.page_ins} if run.plan else {}
                 case "commit", "done" if run.plan is not None and run.plan.rows:
                     steps.append((run.plan.tokens, now - planned))
+                case "arrived", "done" if (adapter := moment.arguments["adapter"]) in wanted:
+                    fetches.append(now - wanted.pop(adapter))
                 case "page_in_done", "done":
                     then, pages = began.pop(moment.arguments["adapter"], (now, 0))
                     loads.append((pages, now - then))
@@ -96,6 +109,7 @@ class FakeWorker:
             token_us=token_us,
             page_in_us=0,
             page_us=page_us,
+            fetch_us=min(fetches, default=100_000),
             vocab=run.limits["vocab"],
         )
 

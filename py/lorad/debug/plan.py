@@ -47,6 +47,8 @@ class StepPlan(msgspec.Struct, frozen=True):
     page_ins: list[PageIn]
     clears: list[int]
     """Slots of the device table that are emptied."""
+    copies: list[tuple[int, int]]
+    """Pages to copy before the rows are computed: source, target."""
     edits: list[tuple[int, int, int]]
     """Of the page table: line, column, page."""
     opened: dict[int, int]
@@ -84,12 +86,13 @@ def read_plan(plan: Plan, lines: Mapping[int, int], adapters: Mapping[int, int |
                 sample=bool(plan.row_sample[row]),
             )
         )
-    edits = plan.edits
+    edits, copies = plan.edits, plan.copies
     return StepPlan(
         number=int(plan.header[0]),
         rows=rows,
         page_ins=[PageIn(adapter, slot, pages.tolist()) for adapter, slot, pages in plan.page_ins()],
         clears=plan.clear_slot[: plan.cleared].tolist(),
+        copies=list(zip(plan.copy_source[:copies].tolist(), plan.copy_target[:copies].tolist(), strict=True)),
         edits=list(
             zip(
                 plan.edit_line[:edits].tolist(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from lorad import _core
@@ -12,9 +14,31 @@ class Group(msgspec.Struct, frozen=True):
 
     adapter: int | None
     """None: the base."""
+    tenant: int = 0
+    priority: str = "normal"
+    """low, normal or high."""
 
     def __str__(self) -> str:
-        return "base" if self.adapter is None else f"adapter {self.adapter}"
+        tenant = f"tenant {self.tenant} " if self.tenant else ""
+        priority = "" if self.priority == "normal" else f" {self.priority}"
+        return tenant + ("base" if self.adapter is None else f"adapter {self.adapter}") + priority
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    """A tenant, its share and what it has."""
+
+    id: int
+    weight: int
+    service: int
+    """What it was charged, in ns over its weight."""
+    running: int
+    waiting: int
+    pages: int
+    """Of its running requests and of its adapters that run or load."""
+    clock: int
+    """The clock of its waits, in µs."""
+    standing: str
+    """runs, at its limit, or nothing: the clock stands."""
 
 
 class Adapter(msgspec.Struct, frozen=True):
@@ -23,16 +47,23 @@ class Adapter(msgspec.Struct, frozen=True):
     id: int
     tag: int
     state: str
-    """cold, loading, hot or a reason why it failed."""
+    """remote, cold, loading, hot or a reason why it failed."""
     slot: int | None
-    since: int | None
-    """When its page-in was planned, in µs; while it loads."""
-    last_use: int | None
-    """When a row last let go of it, in µs; while it's hot."""
     pages: list[int]
     draining: bool
+    pinned: bool
     running: int
     waiting: int
+    asked: bool = False
+    """The host was asked for its bytes; while it's remote."""
+    since: int | None = None
+    """When its page-in was planned, in µs; while it loads."""
+    layers: tuple[int, int] | None = None
+    """How many are there, and of how many; while it loads."""
+    dropped: bool = False
+    """Nobody waits for it any more; while it loads."""
+    last_use: int | None = None
+    """When a row last let go of it, in µs; while it's hot."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -52,7 +83,8 @@ class Request(msgspec.Struct, frozen=True):
     """New tokens in the plan in flight."""
     answered: int = 0
     max_tokens: int = 0
-    tenant: int = 0
+    cached: int = 0
+    """How many of its pages, from the left, are the prefix cache's."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -69,17 +101,50 @@ class Queue(msgspec.Struct, frozen=True):
 
     group: Group
     waiting: list[Waiting]
-    since: int | None
-    """When its first request came, in µs."""
-    passed_over: int | None
-    """Others that were admitted past it since it was first passed over."""
+    waited: int | None
+    """How long its first request has waited on its tenant's clock, in µs. None: its bytes aren't on the host."""
+    bound: int | None
+    """How long it can wait at most."""
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A place where groups wait: ready, resume, warm or cold."""
+    """A place where groups wait: resume, ready or cold."""
 
     place: str
     groups: list[Group]
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """A page of the prefix cache."""
+
+    page: int
+    generation: int
+    """The adapter, 0 for the base."""
+    tenant: int
+    doomed: bool
+    """Nobody new finds it; it goes when nobody holds it."""
+    above: int | None
+    """The page before it."""
+    col: int
+    tokens: int
+    holders: int
+    heat: float
+    """Uses of late."""
+    used: int
+    """When it was last used, in µs."""
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """The prefix cache."""
+
+    pages: int
+    pages_max: int
+    evictable: int
+    order: str
+    """least worth or least recent goes first."""
+    next: int | None
+    """The page that goes next."""
+    cached: list[Cached]
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -105,12 +170,17 @@ class Snapshot(msgspec.Struct, frozen=True):
     rows_max: int
     waiting: int
     waiting_max: int
+    tenants: list[Tenant]
     adapters: list[Adapter]
     requests: list[Request]
     queues: list[Queue]
     listed: list[Listed]
     urgent: list[Group]
-    """Groups for which the others wait."""
+    """Groups that the others make way for."""
+    wanted: list[int]
+    """Adapters to be paged in although nobody waits."""
+    prefix: Prefix | None
+    """None: nothing is cached."""
     clears: list[int]
     """Slots that the next plan empties."""
     others: list[Other]
@@ -120,11 +190,17 @@ class Snapshot(msgspec.Struct, frozen=True):
         """From the text of a dump, of this process or of a crash report; `Unreadable` names the line that isn't one."""
         return msgspec.convert(_core.snapshot(dump), cls)
 
-    def page_owners(self) -> list[Request | Adapter | None]:
-        """Whose each page is; None: free, reserved, or of a kind that has no list of pages in the dump."""
-        owners: list[Request | Adapter | None] = [None] * self.pages_total
+    def page_owners(self) -> list[Owner]:
+        """Whose each page is; None: free or reserved. Pages that requests share are the prefix cache's."""
+        owners: list[Owner] = [None] * self.pages_total
         everybody: list[Request | Adapter] = [*self.adapters, *self.requests]
         for owner in everybody:
             for page in owner.pages:
                 owners[page] = owner
+        for cached in self.prefix.cached if self.prefix else []:
+            owners[cached.page] = cached
         return owners
+
+
+Owner: TypeAlias = Request | Adapter | Cached | None
+"""Whose a page can be."""

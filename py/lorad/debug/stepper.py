@@ -15,7 +15,7 @@ from lorad.debug.fake import FakeWorker, Worker
 from lorad.debug.lives import Event, Lives
 from lorad.debug.plan import StepPlan, read_plan
 from lorad.debug.recording import Recording
-from lorad.debug.snapshot import Adapter, Queue, Request, Snapshot
+from lorad.debug.snapshot import Owner, Queue, Snapshot
 from lorad.worker.plan import Plan
 
 
@@ -58,7 +58,8 @@ class Stepper:
         """The last plan that was made."""
         self._array = Plan(self.core.plan_layout(), self.core.plan_length())
         self._number = 0
-        self._loading: list[tuple[int, int, bool]] = []
+        self._coming: list[tuple[int, str, int]] = []
+        """When a copy ends, the call that says so, the adapter: a heap."""
         self._trace: list[str] = []
 
     # what comes from outside
@@ -121,24 +122,25 @@ class Stepper:
     def begin(self, *, wait: bool = True) -> StepPlan | None:
         """Makes a plan and lets its page-ins begin; `finish` computes and commits it.
 
-        Where only a page-in can bring work, the clock goes on to its end, or with `wait=False` there is no plan.
+        Where only a copy of weights can bring work, the clock goes on to its end; with `wait=False` there is no plan.
         """
         while True:
-            while self._loading and self._loading[0][0] <= self.now:
-                _, adapter, arrives = heapq.heappop(self._loading)
-                self.call("page_in_done" if arrives else "page_in_failed", now=self.now, adapter=adapter)
+            while self._coming and self._coming[0][0] <= self.now:
+                _, method, adapter = heapq.heappop(self._coming)
+                self.call(method, now=self.now, adapter=adapter)
             number = self.core.step(self.now, self._array.array)
-            if number is not None or not self._loading or not wait:
+            self._number = self._number if number is None else number
+            self.take_events("step", {"now": self.now})
+            if number is not None:
                 break
-            self.now = self._loading[0][0]
-        self._number = self._number if number is None else number
-        self.take_events("step", {"now": self.now})
-        if number is None:
-            return None
+            if not self._coming or not wait:
+                return None
+            self.now = self._coming[0][0]
         self.plan = plan = read_plan(self._array, self.lives.lines, self.lives.adapters)
         for load in plan.page_ins:
             arrives, time = self.worker.page_in(load)
-            heapq.heappush(self._loading, (self.now + time, load.adapter, arrives))
+            method = "page_in_done" if arrives else "page_in_failed"
+            heapq.heappush(self._coming, (self.now + time, method, load.adapter))
         return plan
 
     def finish(self, tokens: Sequence[int] | None = None, time: int | None = None) -> list[Event]:
@@ -158,9 +160,9 @@ class Stepper:
         return self.take_events("commit", {"now": self.now})
 
     @property
-    def next_page_in(self) -> int | None:
-        """When the next page-in ends."""
-        return self._loading[0][0] if self._loading else None
+    def next_arrival(self) -> int | None:
+        """When the next page-in or fetch ends."""
+        return self._coming[0][0] if self._coming else None
 
     def run(self, steps: int | None = None) -> int:
         """Steps until nothing can run, or so many times; how often it did."""
@@ -172,6 +174,10 @@ class Stepper:
     def take_events(self, method: str, arguments: dict[str, Any]) -> list[Event]:
         """What happened since the last call; the lives know it."""
         events = self.core.drain_events()
+        for kind, adapter, _ in events:
+            if kind == "adapter_wanted":
+                arrives, time = self.worker.fetch(adapter)
+                heapq.heappush(self._coming, (self.now + time, "arrived" if arrives else "fetch_failed", adapter))
         self.lives.take(method, arguments, True, events, self._number)
         return events
 
@@ -198,7 +204,7 @@ class Stepper:
         """Who waits."""
         return self.snapshot().queues
 
-    def pages(self) -> list[Request | Adapter | None]:
+    def pages(self) -> list[Owner]:
         """Whose each page is."""
         return self.snapshot().page_owners()
 

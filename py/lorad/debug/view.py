@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lorad.debug.lives import Life
 from lorad.debug.plan import StepPlan
-from lorad.debug.snapshot import Adapter, Snapshot
+from lorad.debug.snapshot import Adapter, Cached, Snapshot
 
 LETTERS = (string.ascii_lowercase, string.ascii_uppercase)
 """For requests, for adapters; used again when there are more."""
@@ -47,14 +47,18 @@ def plan_table(plan: StepPlan) -> Table:
             f"{row.start}..{row.end}",
             opened + ("sample" if row.sample else ""),
         )
+    for source, target in plan.copies:
+        made.add_row("", "", "", "", f"copy page {source} to {target}")
     for load in plan.page_ins:
         made.add_row("", named(load.adapter), "", "", f"page-in, slot {load.slot}, {len(load.pages)} pages")
     return made
 
 
 def state(snapshot: Snapshot) -> list[RenderableType]:
-    """The state in parts: figures, queues, adapters, pages."""
+    """The state in parts: figures, tenants, queues, adapters, pages."""
     parts: list[RenderableType] = [figures(snapshot)]
+    if len(snapshot.tenants) > 1:
+        parts.append(tenant_table(snapshot))
     if snapshot.queues:
         parts.append(queue_table(snapshot))
     if snapshot.adapters:
@@ -72,18 +76,27 @@ def figures(snapshot: Snapshot) -> Text:
     )
 
 
+def tenant_table(snapshot: Snapshot) -> Table:
+    """A row for each tenant."""
+    made = table("tenants", "#id", "#weight", "#service ms", "#running", "#waiting", "#pages", "clock")
+    for tenant in snapshot.tenants:
+        numbers = (tenant.id, tenant.weight, tenant.service // 1_000_000, tenant.running, tenant.waiting, tenant.pages)
+        made.add_row(*map(str, numbers), tenant.standing)
+    return made
+
+
 def queue_table(snapshot: Snapshot) -> Table:
     """A row for each group that somebody waits in."""
     places = {group: listed.place for listed in snapshot.listed for group in listed.groups}
-    made = table("queues", "group", "place", "#waiting", "#since", "#passed over", "requests")
+    made = table("queues", "group", "place", "#waiting", "#waited µs", "#at most", "requests")
     for queue in snapshot.queues:
         place = places.get(queue.group, "")
         made.add_row(
             str(queue.group),
             f"{place}, urgent" if queue.group in snapshot.urgent else place,
             str(len(queue.waiting)),
-            "" if queue.since is None else str(queue.since),
-            "" if queue.passed_over is None else str(queue.passed_over),
+            "" if queue.waited is None else str(queue.waited),
+            "" if queue.bound is None else str(queue.bound),
             few(f"{one.id}{'' if one.answered is None else ' (preempted)'}" for one in queue.waiting),
         )
     return made
@@ -95,7 +108,7 @@ def adapter_table(snapshot: Snapshot) -> Table:
     for adapter in snapshot.adapters:
         made.add_row(
             str(adapter.id),
-            adapter.state + (", draining" if adapter.draining else ""),
+            adapter.state + (", draining" if adapter.draining else "") + (", pinned" if adapter.pinned else ""),
             "" if adapter.slot is None else str(adapter.slot),
             str(len(adapter.pages)),
             str(adapter.running),
@@ -105,15 +118,15 @@ def adapter_table(snapshot: Snapshot) -> Table:
 
 
 def page_map(snapshot: Snapshot) -> Text:
-    """A letter for each page: capitals are adapters, small ones requests, a dot is anything else."""
+    """A letter for each page: capitals are adapters, small ones requests, = the prefix cache, a dot nobody."""
     owners = snapshot.page_owners()
     letters: dict[tuple[bool, int], str] = {}
     text = Text()
     for start in range(0, len(owners), PAGES_PER_LINE):
         text.append(f"{start:6} ", style="dim")
         for owner in owners[start : start + PAGES_PER_LINE]:
-            if owner is None:
-                text.append(".", style="dim")
+            if owner is None or isinstance(owner, Cached):
+                text.append("." if owner is None else "=", style="dim" if owner is None else "bold")
                 continue
             is_adapter = isinstance(owner, Adapter)
             taken = sum(key[0] == is_adapter for key in letters)
@@ -121,7 +134,8 @@ def page_map(snapshot: Snapshot) -> Text:
             text.append(letter, style=COLOURS[owner.id % len(COLOURS)])
         text.append("\n")
     names = (f"{letter} {named(id) if is_adapter else f'request {id}'}" for (is_adapter, id), letter in letters.items())
-    text.append(f"       {few(names)}" if letters else "       nobody's")
+    shared = ["= prefix cache"] if snapshot.prefix else []
+    text.append("       " + (few([*names, *shared], most=12) or "nobody's"))
     return text
 
 

@@ -150,6 +150,7 @@ class Engine:
                 sampling.max_tokens,
                 list(sampling.stop_token_ids),
                 tenant=request.tenant,
+                after=request.after,
             )
         self._sampling[request.id] = sampling
 
@@ -273,7 +274,7 @@ class Engine:
                     del tokens[index]
                     break
         if reason in ("stop", "length"):
-            return messages.Finished(request, reason)
+            return messages.Finished(request, reason, cached_tokens=self.core.explain(request)["cached_tokens"])
         if reason == "aborted":
             return messages.Finished(request, "abort")
         return messages.Finished(
@@ -322,6 +323,7 @@ class Engine:
             pages_free=found["pages_free"],
             pages_sequences=found["pages_sequences"],
             pages_adapters=found["pages_adapters"],
+            pages_cached=found["pages_cached"],
             preemptions=found["preemptions"],
             evictions=found["evictions"],
             page_ins=found["page_ins"],
@@ -332,6 +334,10 @@ class Engine:
                 if adapter in self._generations
             },
         )
+
+    def explain(self, request: int) -> dict[str, Any] | None:
+        """Why a request that lives, or one of the last 1024 that ended, took so long; times in µs of `now`."""
+        return self.core.explain(request)
 
     def plan_text(self) -> str:
         """The last plan, a line for each row."""
@@ -353,6 +359,8 @@ FAILURES = {
     "failed_page_in": "the adapter's weights could not be copied into the page pool",
     "failed_row": "the worker could not compute this request",
     "failed_plan": "the worker failed in the step that held this request",
+    "failed_fetch": "the adapter's weights could not be brought to this host",
+    "failed_deadline": "the request's deadline came before its last token",
 }
 """What the core's reasons mean to a client."""
 

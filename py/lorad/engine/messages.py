@@ -45,6 +45,8 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     sampling: Sampling
     generation: str = ""
     tenant: int = 0
+    after: int | None = None
+    """A request with the same prompt, of which this one wants the computed pages: further answers to one prompt."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -198,6 +200,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     pages_free: int
     pages_sequences: int
     pages_adapters: int
+    pages_cached: int
     preemptions: int
     evictions: int
     page_ins: int

@@ -100,11 +100,13 @@ class Generation:
         numbers = iter(ids)
         ask, target = self.ask, self.target
         for prompt, max_tokens in prompts:
+            first: int | None = None
             for sample in range(ask.n):
                 choice = Choice(len(self.choices), next(numbers), prompt, TextStream(self._tokenizer, ask.stops))
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
-                self._handle.submit(Generate(choice.request_id, prompt, sampling, target.generation), self)
+                self._handle.submit(Generate(choice.request_id, prompt, sampling, target.generation, after=first), self)
+                first = first or choice.request_id
                 self._by_id[choice.request_id] = choice
                 self._metrics.began(target.name)
 

@@ -143,6 +143,7 @@ class Metrics:
                 (["free"], stats.pages_free),
                 (["sequences"], stats.pages_sequences),
                 (["adapters"], stats.pages_adapters),
+                (["prefixes"], stats.pages_cached),
             ],
         )
         for name, help_text, value in (

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 
-STEP, ROWS, TOKENS, GROUPS, EDITS, OPENED, PAGE_INS, PAGE_IN_PAGES, CLEARED, SAMPLES = range(10)
+STEP, ROWS, TOKENS, GROUPS, EDITS, OPENED, PAGE_INS, PAGE_IN_PAGES, CLEARED, SAMPLES, COPIES = range(11)
 """Places in the header."""
 
 
@@ -41,6 +41,8 @@ class Plan:
     open_request_lo: Ints
     open_request_hi: Ints
     clear_slot: Ints
+    copy_source: Ints
+    copy_target: Ints
     pagein_adapter: Ints
     pagein_slot: Ints
     pagein_begin: Ints
@@ -75,6 +77,11 @@ class Plan:
     def cleared(self) -> int:
         """Slots to empty."""
         return int(self.header[CLEARED])
+
+    @property
+    def copies(self) -> int:
+        """Pages to copy before the rows are computed."""
+        return int(self.header[COPIES])
 
     def opened(self) -> list[tuple[int, int]]:
         """(line, request id) of the requests that took a line in this step."""

@@ -116,6 +116,7 @@ class Worker:
             "waiting_max": self._config.max_waiting,
             "sequence_tokens_max": self.sequence_tokens_max,
             "vocab": self.model.config.vocab,
+            "prefix_cache": int(self._config.enable_prefix_caching),
         }
 
     # adapters
@@ -140,7 +141,10 @@ class Worker:
     # a step
 
     def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
-        """Table edits, cleared slots, page-ins to begin, and the (line, request, sampling) that were opened."""
+        """Page copies, table edits, cleared slots, page-ins to begin, the (line, request, sampling) opened."""
+        copies = plan.copies
+        if copies:
+            self.arena[plan.copy_target[:copies]] = self.arena[plan.copy_source[:copies]]
         edits = plan.edits
         self.page_table[plan.edit_line[:edits], plan.edit_col[:edits]] = plan.edit_page[:edits]
         for slot in plan.clear_slot[: plan.cleared].tolist():

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!   pages   0 ........................................................ total
-//!           | Reserved | Sequence{line, col} | Adapter{adapter, part} | Free |   in any order, each page exactly one
-//!   equation: free + sequence + adapter + reserved = total
+//!           | Reserved | Sequence{line, col} | Cached | Adapter{adapter, part} | Free |   in any order, each page exactly one
+//!   equation: free + sequence + cached + adapter + reserved = total
 //! ```
 //!
 //! All memory is taken by [`Pool::new`]. The order in which pages are handed out is fixed: the last page given back is
@@ -30,6 +30,8 @@ pub enum Owner {
         /// Column of that line.
         col: u32,
     },
+    /// KV that the prefix cache has, whoever reads it. Letting go means that it's computed again when somebody asks.
+    Cached,
     /// Part of an adapter's image. Letting go means that the adapter must be paged in again.
     Adapter {
         /// The owner's own number of the adapter.
@@ -47,6 +49,7 @@ impl Owner {
         match self {
             Owner::Free => OwnerKind::Free,
             Owner::Sequence { .. } => OwnerKind::Sequence,
+            Owner::Cached => OwnerKind::Cached,
             Owner::Adapter { .. } => OwnerKind::Adapter,
             Owner::Reserved => OwnerKind::Reserved,
         }
@@ -58,8 +61,10 @@ impl Owner {
 pub enum OwnerKind {
     /// On the free list.
     Free,
-    /// KV of running sequences.
+    /// KV of running sequences, each its own.
     Sequence,
+    /// The prefix cache.
+    Cached,
     /// Images of adapters.
     Adapter,
     /// Set aside by the host.
@@ -68,14 +73,15 @@ pub enum OwnerKind {
 
 impl OwnerKind {
     /// All kinds, in the order of the counts in a dump.
-    pub const ALL: [OwnerKind; 4] =
-        [OwnerKind::Free, OwnerKind::Sequence, OwnerKind::Adapter, OwnerKind::Reserved];
+    pub const ALL: [OwnerKind; 5] =
+        [OwnerKind::Free, OwnerKind::Sequence, OwnerKind::Cached, OwnerKind::Adapter, OwnerKind::Reserved];
 
     /// The name used in dumps and statistics.
     pub fn name(&self) -> &'static str {
         match self {
             OwnerKind::Free => "free",
             OwnerKind::Sequence => "sequence",
+            OwnerKind::Cached => "cached",
             OwnerKind::Adapter => "adapter",
             OwnerKind::Reserved => "reserved",
         }
@@ -85,8 +91,9 @@ impl OwnerKind {
         match self {
             OwnerKind::Free => 0,
             OwnerKind::Sequence => 1,
-            OwnerKind::Adapter => 2,
-            OwnerKind::Reserved => 3,
+            OwnerKind::Cached => 2,
+            OwnerKind::Adapter => 3,
+            OwnerKind::Reserved => 4,
         }
     }
 }
@@ -139,7 +146,7 @@ impl std::error::Error for PoolError {}
 pub struct Pool {
     owners: Vec<Owner>,
     free: Vec<PageId>,
-    counts: [u32; 4],
+    counts: [u32; 5],
 }
 
 impl Pool {
@@ -148,7 +155,7 @@ impl Pool {
         Self {
             owners: vec![Owner::Free; total as usize],
             free: (0..total).rev().collect(),
-            counts: [total, 0, 0, 0],
+            counts: [total, 0, 0, 0, 0],
         }
     }
 
@@ -199,6 +206,21 @@ impl Pool {
         Ok(())
     }
 
+    /// Passes a page from one owner to another; `from` must be its owner in the table.
+    pub fn pass(&mut self, page: PageId, from: Owner, to: Owner) -> Result<(), PoolError> {
+        let found = self.owner(page)?;
+        if to == Owner::Free {
+            return Err(PoolError::NoOwner);
+        }
+        if found != from || from == Owner::Free {
+            return Err(PoolError::WrongOwner { page, claimed: from, found });
+        }
+        self.owners[page as usize] = to;
+        self.counts[from.kind().index()] -= 1;
+        self.counts[to.kind().index()] += 1;
+        Ok(())
+    }
+
     /// All pages with their owners, in order.
     pub fn pages(&self) -> impl Iterator<Item = (PageId, Owner)> + '_ {
         self.owners.iter().enumerate().map(|(page, owner)| (page as PageId, *owner))
@@ -206,7 +228,7 @@ impl Pool {
 
     /// Compares the counts with the table and the free list with both.
     pub fn check(&self) -> Result<(), String> {
-        let mut counts = [0u32; 4];
+        let mut counts = [0u32; 5];
         for owner in &self.owners {
             counts[owner.kind().index()] += 1;
         }

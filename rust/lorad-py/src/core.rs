@@ -2,8 +2,8 @@
 
 use lorad_sched::trace::{Log, Recorder};
 use lorad_sched::{
-    AdapterId, AdapterSpec, CommitError, Config, ConfigError, Event, PageInError, Refusal, RequestSpec,
-    StepError,
+    AdapterId, AdapterSpec, CommitError, Config, ConfigError, Event, Eviction, Order, PageInError, Priority,
+    Refusal, RequestSpec, Split, StepError, TenantSpec,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -89,6 +89,8 @@ fn from_page_in(py: Python<'_>, error: PageInError) -> PyErr {
     let (code, adapter) = match error {
         PageInError::UnknownAdapter { adapter } => ("unknown_adapter", adapter),
         PageInError::NotLoading { adapter } => ("not_loading", adapter),
+        PageInError::NotRemote { adapter } => ("not_remote", adapter),
+        PageInError::NotDropped { adapter } => ("not_dropped", adapter),
     };
     refused(py, error.to_string(), code, None, Some(adapter.number().into()))
 }
@@ -115,51 +117,55 @@ struct Core {
     events: Vec<Event>,
 }
 
-macro_rules! config_from_keywords {
-    ($config:ident, $keywords:ident, $($field:ident),+) => {
-        for (key, value) in $keywords {
-            let key: String = key.extract()?;
-            match key.as_str() {
-                $(stringify!($field) => $config.$field = value.extract()?,)+
-                _ => return Err(PyTypeError::new_err(format!("Core() has no limit named {key}"))),
-            }
-        }
-    };
-}
-
-macro_rules! config_to_dict {
-    ($config:ident, $dict:ident, $($field:ident),+) => { $($dict.set_item(stringify!($field), $config.$field)?;)+ };
-}
-
-macro_rules! with_config_fields {
-    ($use:ident, $config:ident, $other:ident) => {
-        $use!(
-            $config,
-            $other,
-            pages,
-            pages_reserved,
-            page_tokens,
-            rows_max,
-            tokens_max,
-            prefill_chunk_max,
-            slots_max,
-            adapters_step_max,
-            page_ins_max,
-            adapters_max,
-            waiting_max,
-            sequence_tokens_max,
-            stop_tokens_max,
-            vocab,
-            pass_overs_max
-        )
-    };
-}
-
+/// Limits with others from keywords: counts, times, `order`, `eviction`, `split` and `costs` by name.
 fn with_limits(mut config: Config, limits: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
-    if let Some(limits) = limits {
-        with_config_fields!(config_from_keywords, config, limits);
+    for (key, value) in limits.into_iter().flatten() {
+        let key: String = key.extract()?;
+        if let Some((_, field)) = config.fields_mut().into_iter().find(|(name, _)| *name == key) {
+            *field = value.extract()?;
+            continue;
+        }
+        match key.as_str() {
+            "urgent_after_us" => config.urgent_after_us = value.extract()?,
+            "wait_us_max" => config.wait_us_max = value.extract()?,
+            "half_life_us" => config.half_life_us = value.extract()?,
+            "prefix_cache" => config.prefix_cache = value.is_truthy()?,
+            "share_base_prefix" => config.share_base_prefix = value.is_truthy()?,
+            "order" => config.policy.order = named(&value, "order", &ORDERS)?,
+            "eviction" => config.policy.eviction = named(&value, "eviction", &EVICTIONS)?,
+            "adapter_pages" => config.policy.split = Split::Fixed { adapter_pages: value.extract()? },
+            "slots" => {
+                let (count, pages) = value.extract()?;
+                config.policy.split = Split::Slots { count, pages };
+            }
+            "costs" => {
+                for (name, ns) in value.cast::<PyDict>()? {
+                    let name: String = name.extract()?;
+                    match config.costs.fields_mut().into_iter().find(|(known, _)| *known == name) {
+                        Some((_, field)) => *field = ns.extract()?,
+                        None => return Err(PyTypeError::new_err(format!("Core() has no cost named {name}"))),
+                    }
+                }
+            }
+            _ => return Err(PyTypeError::new_err(format!("Core() has no limit named {key}"))),
+        }
     }
     Ok(config)
+}
+
+const ORDERS: [(&str, Order); 3] =
+    [("fair", Order::Fair), ("arrival", Order::Arrival), ("affinity", Order::Affinity)];
+const EVICTIONS: [(&str, Eviction); 2] = [("cost", Eviction::Cost), ("lru", Eviction::Lru)];
+const PRIORITIES: [(&str, Priority); 3] =
+    [("low", Priority::Low), ("normal", Priority::Normal), ("high", Priority::High)];
+
+/// One of a few named values.
+fn named<T: Copy>(value: &Bound<'_, PyAny>, what: &str, known: &[(&str, T)]) -> PyResult<T> {
+    let text: String = value.extract()?;
+    known.iter().find(|(name, _)| *name == text).map(|(_, found)| *found).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        PyValueError::new_err(format!("{what} = {text:?}: one of {}", names.join(", ")))
+    })
 }
 
 #[pymethods]
@@ -187,11 +193,18 @@ impl Core {
         Ok(Self { core, events: Vec::new() })
     }
 
-    /// The limits, by name.
+    /// The limits that are counts or times, by name.
     #[getter]
     fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let (config, dict) = (self.core.config(), PyDict::new(py));
-        with_config_fields!(config_to_dict, config, dict);
+        let (mut config, dict) = (self.core.config().clone(), PyDict::new(py));
+        for (name, field) in config.fields_mut() {
+            dict.set_item(name, *field)?;
+        }
+        dict.set_item("urgent_after_us", config.urgent_after_us)?;
+        dict.set_item("wait_us_max", config.wait_us_max)?;
+        dict.set_item("half_life_us", config.half_life_us)?;
+        dict.set_item("prefix_cache", u8::from(config.prefix_cache))?;
+        dict.set_item("share_base_prefix", u8::from(config.share_base_prefix))?;
         Ok(dict)
     }
 
@@ -215,10 +228,48 @@ impl Core {
         Ok(self.core.plan_layout().view(plan.as_slice()).to_string())
     }
 
-    /// Registers an adapter, cold; returns its id.
-    fn register(&mut self, py: Python<'_>, tag: u32, pages: u32, layers: u32) -> PyResult<u32> {
-        let adapter = self.core.register(AdapterSpec { tag, pages, layers });
+    /// Registers an adapter, cold (or remote); returns its id.
+    #[pyo3(signature = (tag, pages, layers, *, tenant = 0, weight = 100, remote = false))]
+    fn register(
+        &mut self,
+        py: Python<'_>,
+        tag: u32,
+        pages: u32,
+        layers: u32,
+        tenant: u32,
+        weight: u32,
+        remote: bool,
+    ) -> PyResult<u32> {
+        let adapter = self.core.register(AdapterSpec { tag, pages, layers, tenant, weight, remote });
         Ok(adapter.map_err(|error| from_refusal(py, error))?.number())
+    }
+
+    /// Sets a tenant's share and limits; what isn't given is unlimited, the weight 100.
+    #[pyo3(signature = (tenant, *, weight = 100, pages_max = u32::MAX, adapters_max = u32::MAX, running_max = u32::MAX, waiting_max = u32::MAX))]
+    fn set_tenant(
+        &mut self,
+        py: Python<'_>,
+        tenant: u32,
+        weight: u32,
+        pages_max: u32,
+        adapters_max: u32,
+        running_max: u32,
+        waiting_max: u32,
+    ) -> PyResult<()> {
+        let spec = TenantSpec { weight, pages_max, adapters_max, running_max, waiting_max };
+        self.core.set_tenant(tenant, spec).map_err(|error| from_refusal(py, error))
+    }
+
+    /// Keeps an adapter in its pages once it's there, and pages it in.
+    #[pyo3(signature = (now, adapter, pinned = true))]
+    fn pin(&mut self, py: Python<'_>, now: u64, adapter: u32, pinned: bool) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.pin(now, adapter, pinned).map_err(|error| from_refusal(py, error))
+    }
+
+    /// Pages an adapter in as soon as there is room that nobody uses.
+    fn prewarm(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
+        self.core.prewarm(now, AdapterId::from_number(adapter)).map_err(|error| from_refusal(py, error))
     }
 
     /// Takes no new requests for an adapter; it is forgotten when the last one has ended.
@@ -227,7 +278,8 @@ impl Core {
     }
 
     /// Takes a request into its queue.
-    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, tenant = 0))]
+    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, *, tenant = 0, priority = None, deadline = None, after = None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn add(
         &mut self,
         now: u64,
@@ -237,6 +289,9 @@ impl Core {
         max_tokens: u32,
         stop_tokens: Option<&Bound<'_, PyAny>>,
         tenant: u32,
+        priority: Option<&Bound<'_, PyAny>>,
+        deadline: Option<u64>,
+        after: Option<u64>,
     ) -> PyResult<()> {
         let spec = RequestSpec {
             id,
@@ -245,6 +300,9 @@ impl Core {
             prompt: token_ids(prompt, "prompt")?,
             max_tokens,
             stop_tokens: stop_tokens.map_or(Ok(Vec::new()), |tokens| token_ids(tokens, "stop_tokens"))?,
+            priority: priority.map_or(Ok(Priority::Normal), |value| named(value, "priority", &PRIORITIES))?,
+            deadline,
+            after,
         };
         self.core.add(now, spec).map_err(|error| from_refusal(prompt.py(), error))
     }
@@ -284,6 +342,30 @@ impl Core {
     fn page_in_failed(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
         let adapter = AdapterId::from_number(adapter);
         self.core.page_in_failed(now, adapter).map_err(|error| from_page_in(py, error))
+    }
+
+    /// The host has stopped a page-in that `adapter_dropped` was said of.
+    fn page_in_dropped(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.page_in_dropped(now, adapter).map_err(|error| from_page_in(py, error))
+    }
+
+    /// So many layers of an adapter are in its pages.
+    fn page_in_reached(&mut self, py: Python<'_>, now: u64, adapter: u32, layers: u32) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.page_in_reached(now, adapter, layers).map_err(|error| from_page_in(py, error))
+    }
+
+    /// The bytes of a remote adapter are on the host.
+    fn arrived(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.arrived(now, adapter).map_err(|error| from_page_in(py, error))
+    }
+
+    /// The bytes of a remote adapter can't be brought: its waiting requests end as failed.
+    fn fetch_failed(&mut self, py: Python<'_>, now: u64, adapter: u32) -> PyResult<()> {
+        let adapter = AdapterId::from_number(adapter);
+        self.core.fetch_failed(now, adapter).map_err(|error| from_page_in(py, error))
     }
 
     /// All events since the last call, as (kind, id of request or adapter, value).
@@ -334,6 +416,26 @@ impl Core {
         self.core.dump()
     }
 
+    /// Why a request that lives, or one of the last that ended, took as long as it did.
+    fn explain<'py>(&self, py: Python<'py>, request: u64) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(found) = self.core.explain(request) else { return Ok(None) };
+        let dict = PyDict::new(py);
+        dict.set_item("request", found.request)?;
+        dict.set_item("tenant", found.tenant)?;
+        dict.set_item("adapter", found.adapter.map(|(adapter, _)| adapter.number()))?;
+        dict.set_item("tag", found.adapter.map(|(_, tag)| tag))?;
+        dict.set_item("tier", found.tier)?;
+        dict.set_item("arrived", found.arrived)?;
+        dict.set_item("admitted", found.admitted)?;
+        dict.set_item("first_token", found.first_token)?;
+        dict.set_item("finished", found.finished)?;
+        dict.set_item("waited_for", found.waited_for)?;
+        dict.set_item("passed_by", found.passed_by)?;
+        dict.set_item("preemptions", found.preemptions)?;
+        dict.set_item("cached_tokens", found.cached_tokens)?;
+        Ok(Some(dict))
+    }
+
     /// Figures: running, waiting, pages by owner, counters; `adapters`: id → (state, running, waiting, pages).
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, dict) = (self.core.stats(), PyDict::new(py));
@@ -347,6 +449,7 @@ impl Core {
             ("pages_free", stats.pages_free),
             ("pages_sequences", stats.pages_sequence),
             ("pages_adapters", stats.pages_adapter),
+            ("pages_cached", stats.pages_cached),
             ("pages_reserved", stats.pages_reserved),
         ];
         for (name, figure) in figures {

@@ -25,6 +25,12 @@ fn event_tuple(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyTuple>> {
         Event::Finished { request, reason } => {
             (intern!(py, "finished"), request, reason_name(py, reason)).into_pyobject(py)
         }
+        Event::AdapterWanted { adapter } => {
+            (intern!(py, "adapter_wanted"), adapter.number(), 0).into_pyobject(py)
+        }
+        Event::AdapterDropped { adapter } => {
+            (intern!(py, "adapter_dropped"), adapter.number(), 0).into_pyobject(py)
+        }
         Event::AdapterLoading { adapter, slot } => {
             (intern!(py, "adapter_loading"), adapter.number(), slot).into_pyobject(py)
         }
@@ -52,6 +58,8 @@ fn reason_name(py: Python<'_>, reason: FinishReason) -> &Bound<'_, PyString> {
             FailReason::PageIn => intern!(py, "failed_page_in"),
             FailReason::Row => intern!(py, "failed_row"),
             FailReason::Plan => intern!(py, "failed_plan"),
+            FailReason::Fetch => intern!(py, "failed_fetch"),
+            FailReason::Deadline => intern!(py, "failed_deadline"),
         },
     }
 }

@@ -162,6 +162,21 @@ fn arguments(py: Python<'_>, input: Input) -> PyResult<Bound<'_, PyDict>> {
             dict.set_item("tag", spec.tag)?;
             dict.set_item("pages", spec.pages)?;
             dict.set_item("layers", spec.layers)?;
+            dict.set_item("tenant", spec.tenant)?;
+            dict.set_item("weight", spec.weight)?;
+            dict.set_item("remote", spec.remote)?;
+        }
+        Input::SetTenant { tenant, spec } => {
+            dict.set_item("tenant", tenant)?;
+            dict.set_item("weight", spec.weight)?;
+            dict.set_item("pages_max", spec.pages_max)?;
+            dict.set_item("adapters_max", spec.adapters_max)?;
+            dict.set_item("running_max", spec.running_max)?;
+            dict.set_item("waiting_max", spec.waiting_max)?;
+        }
+        Input::Pin { now: _, adapter, pinned } => {
+            dict.set_item("adapter", adapter.number())?;
+            dict.set_item("pinned", pinned)?;
         }
         Input::Add { now: _, spec } => {
             dict.set_item("id", spec.id)?;
@@ -170,6 +185,9 @@ fn arguments(py: Python<'_>, input: Input) -> PyResult<Bound<'_, PyDict>> {
             dict.set_item("max_tokens", spec.max_tokens)?;
             dict.set_item("stop_tokens", spec.stop_tokens)?;
             dict.set_item("tenant", spec.tenant)?;
+            dict.set_item("priority", spec.priority.name())?;
+            dict.set_item("deadline", spec.deadline)?;
+            dict.set_item("after", spec.after)?;
         }
         Input::Abort { now: _, request } => dict.set_item("id", request)?,
         Input::Step { .. } => {}
@@ -178,9 +196,17 @@ fn arguments(py: Python<'_>, input: Input) -> PyResult<Bound<'_, PyDict>> {
             dict.set_item("tokens", sampled)?;
         }
         Input::CommitFailed { now: _, plan } => dict.set_item("n", plan)?,
-        Input::Unregister { now: _, adapter }
+        Input::PageInReached { now: _, adapter, layers } => {
+            dict.set_item("adapter", adapter.number())?;
+            dict.set_item("layers", layers)?;
+        }
+        Input::Prewarm { now: _, adapter }
+        | Input::Unregister { now: _, adapter }
         | Input::PageInDone { now: _, adapter }
-        | Input::PageInFailed { now: _, adapter } => dict.set_item("adapter", adapter.number())?,
+        | Input::PageInFailed { now: _, adapter }
+        | Input::PageInDropped { now: _, adapter }
+        | Input::Arrived { now: _, adapter }
+        | Input::FetchFailed { now: _, adapter } => dict.set_item("adapter", adapter.number())?,
     }
     Ok(dict)
 }

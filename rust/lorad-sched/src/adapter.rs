@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use lorad_blocks::heat::Heat;
 use lorad_blocks::pool::PageId;
 
 use crate::event::FailReason;
-use crate::list::Lists;
+use crate::heap::{Heaps, Key};
+use crate::tenant::TenantId;
 
 /// The core's number of a registration. It's never given out twice, so an old one can't name a new adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,8 +39,21 @@ pub struct AdapterSpec {
     pub tag: u32,
     /// Pages of its image.
     pub pages: u32,
-    /// Layers of the image. Kept for page-ins that go layer by layer.
+    /// Layers of the image: page-ins go layer by layer.
     pub layers: u32,
+    /// Whose it is: its limits count it. Anybody's requests may name it.
+    pub tenant: TenantId,
+    /// Its share of its tenant's service relative to the tenant's other adapters, 1 to 1000.
+    pub weight: u32,
+    /// Its bytes aren't on the host yet: [`crate::Event::AdapterWanted`] asks for them, [`crate::Core::arrived`] says that
+    /// they are.
+    pub remote: bool,
+}
+
+impl Default for AdapterSpec {
+    fn default() -> Self {
+        Self { tag: 0, pages: 0, layers: 1, tenant: 0, weight: 100, remote: false }
+    }
 }
 
 /// May new requests name the adapter?
@@ -55,6 +70,11 @@ pub(crate) enum Standing {
 pub(crate) enum Residency {
     /// No adapter in this entry.
     Vacant,
+    /// Not on the host; asked for while somebody waits.
+    Remote {
+        /// Was the host asked?
+        asked: bool,
+    },
     /// On the host only.
     Cold,
     /// Slot and pages are taken, the bytes are on their way. Not evictable: a copy writes into the pages.
@@ -63,6 +83,10 @@ pub(crate) enum Residency {
         slot: u32,
         /// When the page-in was planned.
         since: u64,
+        /// Layers that are there.
+        layers: u32,
+        /// Nobody waits for it any more: the host was told to stop, and its report gives the pages back.
+        dropped: bool,
     },
     /// In its pages. Evictable while no row uses it.
     Hot {
@@ -91,6 +115,15 @@ pub(crate) struct Adapter {
     pub running: u32,
     /// Requests that hold this generation: waiting, preempted, running, ending.
     pub holders: u32,
+    /// Requests in queues.
+    pub waiting: u32,
+    /// Never evicted once it's hot.
+    pub pinned: bool,
+    /// To be paged in although nobody waits.
+    pub wanted: bool,
+    /// Entry of the tenant that registered it.
+    pub owner: u32,
+    pub heat: Heat,
 }
 
 /// Hot, no row, nobody waits: anybody may evict it.
@@ -105,8 +138,8 @@ pub(crate) struct Adapters {
     vacant: Vec<u32>,
     index: HashMap<AdapterId, u32>,
     serial: u32,
-    /// Evictable adapters, least recently used first: lists [`IDLE`] and [`RESTED`].
-    pub evictable: Lists,
+    /// Evictable adapters, those to be evicted first in front: heaps [`IDLE`] and [`RESTED`].
+    pub evictable: Heaps,
     /// Pages of each of these lists.
     pub evictable_pages: [u32; 2],
     /// Which adapter has each slot of the device table.
@@ -118,22 +151,35 @@ pub(crate) struct Adapters {
     pub loading: u32,
     /// Adapters with running rows.
     pub active: u32,
+    /// Pages of pinned adapters, hot or not.
+    pub pinned_pages: u32,
+    /// Pages of the largest adapter ever registered.
+    pub pages_max: u32,
+    /// Adapters to be paged in although nobody waits, in the order of asking.
+    pub wanted: Vec<u32>,
 }
 
 impl Adapters {
     pub fn new(slots_max: u32) -> Self {
+        let mut evictable = Heaps::new(2);
+        for heap in [IDLE, RESTED] {
+            evictable.reserve(heap, slots_max as usize);
+        }
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
             index: HashMap::new(),
             serial: 0,
-            evictable: Lists::new(2),
+            evictable,
             evictable_pages: [0; 2],
             slots: vec![None; slots_max as usize],
             slots_free: (0..slots_max).rev().collect(),
             clears: Vec::with_capacity(slots_max as usize),
             loading: 0,
             active: 0,
+            pinned_pages: 0,
+            pages_max: 0,
+            wanted: Vec::new(),
         }
     }
 
@@ -160,16 +206,21 @@ impl Adapters {
     }
 
     /// Puts an adapter into an entry; `None` when all ids were given out.
-    pub fn insert(&mut self, spec: AdapterSpec) -> Option<u32> {
+    pub fn insert(&mut self, spec: AdapterSpec, image_pages: u32, owner: u32) -> Option<u32> {
         self.serial = self.serial.checked_add(1).filter(|&serial| serial <= i32::MAX as u32)?;
         let adapter = Adapter {
             id: AdapterId(self.serial),
             spec,
             standing: Standing::Open,
-            residency: Residency::Cold,
-            image: Vec::with_capacity(spec.pages as usize),
+            residency: if spec.remote { Residency::Remote { asked: false } } else { Residency::Cold },
+            image: Vec::with_capacity(image_pages as usize),
             running: 0,
             holders: 0,
+            waiting: 0,
+            pinned: false,
+            wanted: false,
+            owner,
+            heat: Heat::default(),
         };
         let id = adapter.id;
         let entry = match self.vacant.pop() {
@@ -181,6 +232,7 @@ impl Adapters {
                 self.entries.push(adapter);
                 self.vacant.reserve(self.entries.capacity());
                 self.evictable.grow_elements(self.entries.len());
+                self.wanted.reserve(self.entries.capacity());
                 (self.entries.len() - 1) as u32
             }
         };
@@ -197,30 +249,32 @@ impl Adapters {
         self.vacant.push(entry);
     }
 
-    /// Puts an adapter into the evictable list where it belongs now; `waiting` are the requests in its queue.
-    pub fn relist(&mut self, entry: u32, waiting: u32) {
+    /// Puts an adapter into the evictable heap where it belongs now.
+    pub fn relist(&mut self, entry: u32, key: Key) {
         let adapter = &self.entries[entry as usize];
         let pages = adapter.image.len() as u32;
         let target = match adapter.residency {
-            Residency::Hot { .. } if adapter.running == 0 && waiting == 0 => Some(IDLE),
-            Residency::Hot { .. } if adapter.running == 0 => Some(RESTED),
-            Residency::Hot { .. }
-            | Residency::Vacant
+            Residency::Hot { .. } if adapter.pinned || adapter.running > 0 => None,
+            Residency::Hot { .. } if adapter.waiting == 0 => Some(IDLE),
+            Residency::Hot { .. } => Some(RESTED),
+            Residency::Vacant
+            | Residency::Remote { .. }
             | Residency::Cold
             | Residency::Loading { .. }
             | Residency::Failed { .. } => None,
         };
-        let found = self.evictable.list_of(entry);
-        if found == target {
-            return;
+        let found = self.evictable.heap_of(entry);
+        if found != target {
+            if let Some(heap) = found {
+                self.evictable.remove(entry);
+                self.evictable_pages[heap as usize] -= pages;
+            }
+            if let Some(heap) = target {
+                self.evictable_pages[heap as usize] += pages;
+            }
         }
-        if let Some(list) = found {
-            self.evictable.remove(entry);
-            self.evictable_pages[list as usize] -= pages;
-        }
-        if let Some(list) = target {
-            self.evictable.push_back(list, entry);
-            self.evictable_pages[list as usize] += pages;
+        if let Some(heap) = target {
+            self.evictable.put(heap, entry, key);
         }
     }
 

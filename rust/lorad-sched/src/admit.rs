@@ -1,26 +1,28 @@
 //! Admission: which waiting requests get a row, which cold adapters get a page-in.
 //!
-//! Order: the urgent group; requests that were preempted; groups that lacked pages; the round-robin ring; page-ins. A
-//! group that can't go on is passed over, not waited on, until as many others were admitted past it as the
-//! configuration allows, or nothing runs any more. Then it's urgent: it may evict adapters that others wait for, keeps
-//! its own, and nobody else is admitted until its head is. As its head fits an otherwise empty pool, and running rows
-//! end, that comes about.
+//! Order: urgent groups, each with as much of its queue as fits; requests that gave up their pages; ready groups; page-ins
+//! of cold ones; page-ins that nobody waits for. What an urgent group waits to use is kept from the others, and as long
+//! as it lacks something, nobody else is admitted. A group that can't go on is passed over.
 
 use lorad_blocks::pool::Owner;
 
 use crate::adapter::Residency;
-use crate::core::{adapter_of, Core};
+use crate::core::Core;
 use crate::event::Event;
 use crate::group::Place;
-use crate::memory::Reach;
+use crate::memory::{Reach, Use};
+use crate::policy::{Order, Split};
 use crate::request::RequestState;
+use crate::reuse::Found;
 
-/// Cold groups that one step tries after the first one that lacks pages.
-const COLD_TRIES: u32 = 8;
+/// Groups of one place that one step passes over before it looks no further.
+pub(crate) const TRIES: usize = 8;
 
 /// What a waiting head lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lack {
+pub(crate) enum Lack {
+    /// A line.
+    Line,
     /// Pages for its KV or its adapter.
     Pages,
     /// A slot of the device table.
@@ -29,6 +31,25 @@ enum Lack {
     PageIn,
     /// Too many distinct adapters run.
     Place,
+    /// Its tenant has as much as it may.
+    Tenant,
+    /// The request that it comes after has its prompt to compute. That one runs: it's of the same group and was before it.
+    Prompt,
+}
+
+impl Lack {
+    /// A stable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lack::Line => "line",
+            Lack::Pages => "pages",
+            Lack::Slot => "slot",
+            Lack::PageIn => "page_in",
+            Lack::Place => "place",
+            Lack::Tenant => "tenant_limit",
+            Lack::Prompt => "prompt",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,178 +58,324 @@ enum Outcome {
     Admitted,
     /// The adapter's page-in is in the plan, or was before: the group waits for it.
     Loading,
-    /// All lines are taken, or the plan has no room for another token.
+    /// The plan has no room for another token.
     Full,
     /// Passed over.
     Lacks(Lack),
 }
 
+/// What is kept for urgent groups that wait for their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kept {
+    pub lines: u32,
+    pub pages: u32,
+}
+
+impl Kept {
+    /// A line and pages for one more group.
+    pub fn add(&mut self, pages: u32) {
+        self.lines += 1;
+        self.pages += pages;
+    }
+}
+
 impl Core {
     pub(crate) fn admit(&mut self, tokens_left: &mut u32) {
-        loop {
-            self.elect_urgent(self.config.pass_overs_max);
+        self.admit_pass(tokens_left);
+        while self.chosen.is_empty() && self.page_ins.is_empty() && self.elect_stuck() {
             self.admit_pass(tokens_left);
-            // Nothing runs and nothing will change by itself: the oldest comes now.
-            let stuck = self.running.is_empty() && self.adapters.loading == 0 && self.groups.urgent.is_none();
-            if !(stuck && self.elect_urgent(0)) {
-                return;
+            if self.chosen.is_empty() && self.page_ins.is_empty() && self.adapters.loading == 0 {
+                return; // a fault of the core: check() tells
             }
-        }
-    }
-
-    /// Makes the group that waits longest urgent, if at least this many others were admitted past it.
-    fn elect_urgent(&mut self, pass_overs: u32) -> bool {
-        if self.groups.urgent.is_some() {
-            return true;
-        }
-        match self.groups.oldest_blocked() {
-            Some((group, ticket)) if self.counters.admissions - ticket >= u64::from(pass_overs) => {
-                self.groups.urgent = Some(group);
-                self.counters.urgent += 1;
-                true
-            }
-            Some(_) | None => false,
         }
     }
 
     fn admit_pass(&mut self, tokens_left: &mut u32) {
-        let mut loads_open = true;
-        if let Some(group) = self.groups.urgent {
-            match self.try_head(group, Reach::All, tokens_left) {
-                Outcome::Admitted | Outcome::Loading => {}
-                Outcome::Lacks(Lack::PageIn) => loads_open = false,
-                Outcome::Full | Outcome::Lacks(Lack::Pages | Lack::Slot | Lack::Place) => return,
-            }
+        let Some(kept) = self.admit_urgent(tokens_left) else { return };
+        if !self.admit_starved(tokens_left, kept) {
+            return;
         }
-        let mut rows_open = true;
-        while let Some(group) = self.groups.front(Place::Resume).filter(|_| rows_open) {
-            match self.try_head(group, Reach::Idle, tokens_left) {
-                Outcome::Admitted | Outcome::Loading => {}
-                Outcome::Full => rows_open = false,
-                Outcome::Lacks(_) => return self.pass_over(group),
+        match self.config.policy.order {
+            Order::Fair | Order::Affinity => {
+                self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept);
+                self.admit_in_turn(&[Place::Cold], Reach::Idle, tokens_left, kept);
             }
+            Order::Arrival => self.admit_in_turn(&[Place::Ready, Place::Cold], Reach::All, tokens_left, kept),
         }
-        let mut next = self.groups.front(Place::Warm);
-        while let Some(group) = next.filter(|_| rows_open) {
-            next = self.groups.after(group);
-            match self.try_head(group, Reach::Idle, tokens_left) {
-                Outcome::Admitted | Outcome::Loading => {}
-                Outcome::Full => rows_open = false,
-                Outcome::Lacks(_) => self.pass_over(group),
+        self.load_wanted(kept);
+    }
+
+    /// Admits urgent groups in their order. What those that load will need is kept; `None` when one lacks something, so
+    /// that nobody else may come.
+    fn admit_urgent(&mut self, tokens_left: &mut u32) -> Option<Kept> {
+        let (mut kept, mut index) = (Kept::default(), 0);
+        loop {
+            if index == self.groups.urgent.len() && !self.elect() {
+                return Some(kept);
             }
-        }
-        while let Some(group) = self.groups.front(Place::Ready).filter(|_| rows_open) {
-            match self.try_head(group, Reach::Idle, tokens_left) {
-                Outcome::Admitted | Outcome::Loading => {}
-                Outcome::Full => rows_open = false,
-                Outcome::Lacks(_) => {
-                    self.pass_over(group);
-                    self.groups.put(group, Place::Warm);
+            let group = self.groups.urgent[index];
+            match self.try_head(group, Reach::Urgent(index), kept, tokens_left) {
+                // out of the list now; as much of its queue as fits comes along, so that its page-in pays
+                Outcome::Admitted => self.admit_along(group, kept, tokens_left),
+                Outcome::Loading | Outcome::Lacks(Lack::PageIn) => {
+                    kept.add(self.pages_needed(group));
+                    index += 1;
                 }
-            }
-        }
-        let (mut next, mut tries) = (self.groups.front(Place::Cold), 0);
-        while let Some(group) = next.filter(|_| loads_open && tries < COLD_TRIES) {
-            next = self.groups.after(group);
-            match self.try_head(group, Reach::Idle, tokens_left) {
-                Outcome::Admitted | Outcome::Loading | Outcome::Full => {}
-                Outcome::Lacks(Lack::Pages) => {
-                    self.pass_over(group);
-                    tries += 1;
-                }
-                Outcome::Lacks(Lack::Slot | Lack::PageIn | Lack::Place) => {
-                    self.pass_over(group);
-                    loads_open = false; // none of the others has one either
+                // its own tenant's limits or group keep it waiting: nobody else makes way for that
+                Outcome::Lacks(Lack::Tenant | Lack::Prompt) => index += 1,
+                Outcome::Full | Outcome::Lacks(Lack::Line | Lack::Pages | Lack::Slot | Lack::Place) => {
+                    return None
                 }
             }
         }
     }
 
-    fn pass_over(&mut self, group: u32) {
-        self.groups.draw_ticket(group, self.counters.admissions);
+    fn admit_along(&mut self, group: u32, kept: Kept, tokens_left: &mut u32) {
+        while !self.groups[group].urgent
+            && self.groups.place(group) == Some(Place::Ready)
+            && self.try_head(group, Reach::Idle, kept, tokens_left) == Outcome::Admitted
+        {}
     }
 
-    /// Tries to admit the first request of a group, or to page its adapter in. Changes nothing when it can't.
-    fn try_head(&mut self, group: u32, reach: Reach, tokens_left: &mut u32) -> Outcome {
-        let Some(entry) = self.groups.queues.front(group) else { return Outcome::Lacks(Lack::Place) };
-        let pages = self.config.pages_for(self.requests[entry].length());
-        let adapter = adapter_of(group);
-        if let Some(adapter) = adapter {
+    /// Requests that gave up their pages come back before others come.
+    fn admit_starved(&mut self, tokens_left: &mut u32, kept: Kept) -> bool {
+        while let Some(group) = self.groups.front_resume() {
+            match self.try_head(group, Reach::Idle, kept, tokens_left) {
+                Outcome::Admitted | Outcome::Loading => {}
+                Outcome::Full | Outcome::Lacks(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Admits groups of some places in the policy's order until nothing is left to give.
+    fn admit_in_turn(&mut self, places: &[Place], reach: Reach, tokens_left: &mut u32, kept: Kept) {
+        while let Some(group) = self.next_in_turn(places).filter(|_| self.passed.len() < TRIES) {
+            match self.try_head(group, reach, kept, tokens_left) {
+                Outcome::Admitted | Outcome::Loading => {}
+                Outcome::Full => break,
+                Outcome::Lacks(lack) => {
+                    self.passed.push(group);
+                    self.groups.take_out(group);
+                    self.place_tenant(self.groups[group].name.tenant);
+                    // of these none of the others has one either
+                    let nobody = match lack {
+                        Lack::Line => true,
+                        Lack::PageIn | Lack::Slot => places == [Place::Cold],
+                        Lack::Pages | Lack::Place | Lack::Tenant | Lack::Prompt => false,
+                    };
+                    if nobody {
+                        break;
+                    }
+                }
+            }
+        }
+        while let Some(group) = self.passed.pop() {
+            self.settle(group);
+        }
+    }
+
+    fn next_in_turn(&self, places: &[Place]) -> Option<u32> {
+        let front = |place: &Place| {
+            let tenants = match place {
+                Place::Ready => &self.tenants.ready,
+                Place::Cold => &self.tenants.cold,
+                Place::Resume => return None,
+            };
+            let tenant = tenants.front(0)?;
+            Some((tenants.key(tenant), self.groups.front(tenant, *place)?.0))
+        };
+        places.iter().filter_map(front).min().map(|(_, group)| group)
+    }
+
+    /// Pages adapters in that the host wants although nobody waits, where there is room that nobody uses.
+    fn load_wanted(&mut self, kept: Kept) {
+        while let Some(&adapter) = self.adapters.wanted.first() {
+            let cold = matches!(self.adapters[adapter].residency, Residency::Cold | Residency::Failed { .. });
+            if cold && self.lack_of_load(adapter, 0, Reach::Idle, kept).is_some() {
+                return;
+            }
+            if cold {
+                self.load(adapter, Reach::Idle);
+            }
+            self.adapters[adapter].wanted = false;
+            self.adapters.wanted.remove(0);
+        }
+    }
+
+    /// What the head of a group finds in the prefix cache when it can run or its page-in can begin, or runs; else what it
+    /// lacks.
+    pub(crate) fn look_at(&self, group: u32, reach: Reach, kept: Kept) -> Result<Found, Lack> {
+        let Some(head) = self.groups.queues.front(group) else { return Err(Lack::Place) };
+        let name = self.groups[group].name;
+        let pages = self.config.pages_for(self.requests[head].length());
+        let tenant = &self.tenants[name.tenant];
+        let room = tenant.spec.pages_max.saturating_sub(tenant.pages);
+        if tenant.running >= tenant.spec.running_max || (tenant.running > 0 && pages > room) {
+            return Err(Lack::Tenant);
+        }
+        if self.requests[head].after.and_then(|first| self.requests.find(first)).is_some_and(|first| {
+            let first = &self.requests[first];
+            matches!(first.state, RequestState::Running { computed, .. } if computed < first.prompt_length)
+        }) {
+            return Err(Lack::Prompt);
+        }
+        if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {
                 Residency::Hot { .. } => {
                     let another = self.adapters[adapter].running == 0;
                     if another && self.adapters.active >= self.config.adapters_step_max {
-                        return Outcome::Lacks(Lack::Place);
+                        return Err(Lack::Place);
                     }
                 }
-                Residency::Loading { .. } => return Outcome::Loading,
-                Residency::Cold | Residency::Failed { .. } => return self.try_load(adapter, pages, reach),
-                Residency::Vacant => return Outcome::Lacks(Lack::Place),
+                Residency::Loading { .. } => return Ok(Found::default()),
+                Residency::Cold | Residency::Failed { .. } => {
+                    let lack = self.lack_of_load(adapter, pages, reach, kept);
+                    return lack.map_or(Ok(Found::default()), Err);
+                }
+                Residency::Vacant | Residency::Remote { .. } => return Err(Lack::Place),
             }
         }
-        if self.lines.free() == 0 || *tokens_left == 0 {
+        let urgent = self.groups[group].urgent;
+        let reserved = if urgent || tenant.running == 0 { 0 } else { self.config.rows_reserved };
+        if self.lines.free() <= kept.lines + reserved {
+            return Err(Lack::Line);
+        }
+        let found = self.find_prefix(head);
+        let own = pages - found.matched.pages;
+        if self.available(Use::Sequence, reach, name.adapter) < own + found.idle + kept.pages {
+            return Err(Lack::Pages);
+        }
+        Ok(found)
+    }
+
+    /// What a page-in lacks. Counts the pages of the request that waits for it too: an adapter without room for its
+    /// request is no help.
+    fn lack_of_load(&self, adapter: u32, request_pages: u32, reach: Reach, kept: Kept) -> Option<Lack> {
+        let own = Some(adapter);
+        let pages = self.config.image_pages(self.adapters[adapter].spec.pages);
+        if self.adapters.loading >= self.config.page_ins_max {
+            return Some(Lack::PageIn);
+        }
+        if self.adapters.slots_free.is_empty() && self.next_evicted(reach, own).is_none() {
+            return Some(Lack::Slot);
+        }
+        let fits = match self.config.policy.split {
+            Split::Unified => self.available(Use::Adapter, reach, own) >= pages + request_pages + kept.pages,
+            Split::Fixed { .. } | Split::Slots { .. } => {
+                self.available(Use::Adapter, reach, own) >= pages
+                    && self.available(Use::Sequence, reach, own) >= request_pages + kept.pages
+            }
+        };
+        (!fits).then_some(Lack::Pages)
+    }
+
+    /// Tries to admit the first request of a group, or to page its adapter in. Changes nothing when it can't.
+    fn try_head(&mut self, group: u32, reach: Reach, kept: Kept, tokens_left: &mut u32) -> Outcome {
+        let Some(entry) = self.groups.queues.front(group) else { return Outcome::Lacks(Lack::Place) };
+        let found = match self.look_at(group, reach, kept) {
+            Ok(found) => found,
+            Err(lack) => {
+                self.requests[entry].story.lacked = Some(lack.name());
+                return Outcome::Lacks(lack);
+            }
+        };
+        let name = self.groups[group].name;
+        if let Some(adapter) = name.adapter {
+            match self.adapters[adapter].residency {
+                Residency::Loading { .. } => return Outcome::Loading,
+                Residency::Cold | Residency::Failed { .. } => {
+                    self.load(adapter, reach);
+                    self.charge(group, self.config.costs.page_in_ns(self.adapters[adapter].spec.pages));
+                    return Outcome::Loading;
+                }
+                Residency::Hot { .. } | Residency::Vacant | Residency::Remote { .. } => {}
+            }
+        }
+        if *tokens_left == 0 {
             return Outcome::Full;
         }
-        if !self.secure(pages, reach, adapter) {
+        let pages = self.config.pages_for(self.requests[entry].length());
+        let own = pages - found.matched.pages;
+        self.hold_prefix(found);
+        if !self.secure(Use::Sequence, own, reach, name.adapter) {
+            self.drop_prefix(found);
             return Outcome::Lacks(Lack::Pages);
         }
-        let Some(line) = self.lines.take(entry) else { return Outcome::Full };
-        for _ in 0..pages {
-            self.push_page(line);
-        }
-        self.groups.queues.remove(entry);
-        self.waiting -= 1;
-        self.running.push(entry);
-        self.requests[entry].state = RequestState::Running { line, computed: 0, planned: 0 };
-        if let Some(adapter) = adapter {
-            self.adapters[adapter].running += 1;
-            if self.adapters[adapter].running == 1 {
-                self.adapters.active += 1;
-            }
-        }
-        self.counters.admissions += 1;
-        self.events.push(Event::Admitted { request: self.requests[entry].id, line });
-        self.groups.settle_ticket(group);
-        self.groups.take_out(group); // so that it goes to the back of the ring
-        self.settle(group);
+        let Some(line) = self.lines.take(entry) else {
+            self.drop_prefix(found);
+            return Outcome::Lacks(Lack::Line);
+        };
+        self.run_request(entry, group, line, own, found);
         self.choose(entry, tokens_left);
         Outcome::Admitted
     }
 
-    /// Takes slot and pages for a cold adapter and makes its page-in part of the plan. Counts the pages of the request
-    /// that waits for it too: an adapter without room for its request is no help.
-    fn try_load(&mut self, entry: u32, request_pages: u32, reach: Reach) -> Outcome {
-        let adapter_pages = self.adapters[entry].spec.pages;
-        if self.adapters.loading >= self.config.page_ins_max {
-            return Outcome::Lacks(Lack::PageIn);
+    /// Moves a request from its queue to a line with pages.
+    fn run_request(&mut self, entry: u32, group: u32, line: u32, own: u32, found: Found) {
+        let name = self.groups[group].name;
+        let capped = self.is_capped(name.tenant);
+        self.groups.queues.remove(entry);
+        self.waiting -= 1;
+        self.tenants[name.tenant].waiting -= 1;
+        self.tenants[name.tenant].running += 1;
+        let computed = self.use_prefix(line, found);
+        self.tenants[name.tenant].pages += found.matched.pages;
+        for _ in 0..own {
+            self.push_page(line, name.tenant);
         }
-        if self.adapters.slots_free.is_empty() && self.next_evicted(reach, Some(entry)).is_none() {
-            return Outcome::Lacks(Lack::Slot);
+        self.counters.prefix_tokens += u64::from(computed);
+        self.running.push(entry);
+        let from = self.requests[entry].answered();
+        let story = &mut self.requests[entry].story;
+        if story.admitted.is_none() {
+            story.admitted = Some(self.now);
+            story.passed_by = self.counters.admissions - story.passed_by;
+            story.cached_tokens = computed;
         }
-        if self.available(reach, Some(entry)) < adapter_pages + request_pages {
-            return Outcome::Lacks(Lack::Pages);
+        self.requests[entry].state = RequestState::Running { line, computed, planned: 0, from };
+        if let Some(adapter) = name.adapter {
+            self.adapters[adapter].waiting -= 1;
+            self.adapters[adapter].running += 1;
+            if self.adapters[adapter].running == 1 {
+                self.adapters.active += 1;
+                self.encharge(adapter);
+            }
+            self.relist(adapter);
         }
+        self.counters.admissions += 1;
+        self.events.push(Event::Admitted { request: self.requests[entry].id, line });
+        self.stop_waiting(group); // its next head begins to wait now, behind the others
+        self.settle(group);
+        self.recap(name.tenant, capped);
+    }
+
+    /// Takes slot and pages for a cold adapter and makes its page-in part of the plan; the caller has seen that it can.
+    fn load(&mut self, entry: u32, reach: Reach) {
         if self.adapters.slots_free.is_empty() {
             if let Some(victim) = self.next_evicted(reach, Some(entry)) {
                 self.evict(victim);
             }
         }
-        if !self.secure(adapter_pages, reach, Some(entry)) {
-            return Outcome::Lacks(Lack::Pages);
+        let pages = self.config.image_pages(self.adapters[entry].spec.pages);
+        if !self.secure(Use::Adapter, pages, reach, Some(entry)) {
+            return;
         }
-        let Some(slot) = self.adapters.take_slot(entry) else { return Outcome::Lacks(Lack::Slot) };
-        for part in 0..adapter_pages {
+        let Some(slot) = self.adapters.take_slot(entry) else { return };
+        for part in 0..pages {
             match self.pool.take(Owner::Adapter { adapter: entry, part }) {
                 Ok(page) => self.adapters[entry].image.push(page),
                 Err(error) => self.note(Err(error)),
             }
         }
-        self.adapters[entry].residency = Residency::Loading { slot, since: self.now };
+        self.adapters[entry].residency =
+            Residency::Loading { slot, since: self.now, layers: 0, dropped: false };
         self.adapters.loading += 1;
         self.counters.page_ins += 1;
+        self.counters.page_in_pages += u64::from(self.adapters[entry].spec.pages);
         self.page_ins.push(entry);
+        self.encharge(entry);
         self.events.push(Event::AdapterLoading { adapter: self.adapters[entry].id, slot });
-        self.settle(entry + 1);
-        Outcome::Loading
+        self.settle_adapter(entry);
     }
 }

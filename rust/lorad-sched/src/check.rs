@@ -3,9 +3,10 @@
 use lorad_blocks::pool::{Owner, OwnerKind};
 
 use crate::adapter::{Residency, Standing, IDLE, RESTED};
-use crate::core::{adapter_of, Core};
+use crate::core::Core;
 use crate::group::Place;
 use crate::line::Line;
+use crate::policy::Split;
 use crate::request::RequestState;
 
 fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
@@ -29,28 +30,50 @@ impl Core {
         self.adapters.check_index()?;
         self.adapters.evictable.check("evictable")?;
         self.groups.check()?;
+        self.tenants.check()?;
+        self.prefix.check()?;
+        equal("cached pages", self.pool.count(OwnerKind::Cached), self.prefix.pages())?;
+        self.deadlines.check("deadlines")?;
         equal("reserved pages", self.pool.count(OwnerKind::Reserved), self.config.pages_reserved)?;
         self.check_lines()?;
         self.check_requests()?;
         self.check_adapters()?;
         self.check_groups()?;
+        self.check_tenants()?;
         self.check_limits()
     }
 
     fn check_lines(&self) -> Result<(), String> {
-        let mut held = 0;
+        let (mut held, mut holds) = (0, Vec::new());
         for (number, line) in self.lines.all().iter().enumerate() {
             let number = number as u32;
-            let Line::Held { request, pages, .. } = line else { continue };
-            held += pages;
+            let Line::Held { request, pages, cached, node, .. } = line else { continue };
+            held += pages - cached;
             match self.requests[*request].state {
                 RequestState::Running { line, .. } | RequestState::Ending { line } if line == number => {}
                 state => return Err(format!("line {number}: its request {request} is {state:?}")),
             }
             for (col, &page) in self.lines.pages(number).iter().enumerate() {
-                let owner = Ok(Owner::Sequence { line: number, col: col as u32 });
-                equal(&format!("page {page}"), self.pool.owner(page), owner)?;
+                let own = Owner::Sequence { line: number, col: col as u32 };
+                let owner = if (col as u32) < *cached { Owner::Cached } else { own };
+                equal(&format!("page {page}"), self.pool.owner(page), Ok(owner))?;
             }
+            let Some(node) = node else { continue };
+            holds.push(*node);
+            let path = self.prefix.path(*node).map_err(|error| format!("line {number}: {error}"))?;
+            let mut path: Vec<u32> = path.map(|node| node.page()).collect();
+            path.reverse();
+            equal(
+                &format!("line {number}: cached"),
+                &self.lines.pages(number)[..*cached as usize],
+                &path[..],
+            )?;
+        }
+        holds.extend(self.copies.iter().map(|copy| copy.source));
+        let mut counted: Vec<_> = holds.iter().map(|node| (node, 0u64)).collect();
+        for (node, count) in &mut counted {
+            *count = holds.iter().filter(|other| other == node).count() as u64;
+            equal(&format!("holders of page {}", node.page()), self.prefix.holders(**node), Ok(*count))?;
         }
         equal("pages of sequences", self.pool.count(OwnerKind::Sequence), held)
     }
@@ -62,11 +85,11 @@ impl Core {
             let name = format!("request {}", request.id);
             let queue = match request.state {
                 RequestState::Vacant => None,
-                RequestState::Waiting | RequestState::Preempted => {
+                RequestState::Waiting | RequestState::Preempted { .. } => {
                     waiting += 1;
                     Some(request.group)
                 }
-                RequestState::Running { line, computed, planned } => {
+                RequestState::Running { line, computed, planned, from } => {
                     running += 1;
                     planned_rows += usize::from(planned > 0);
                     if !matches!(self.lines.all()[line as usize], Line::Held { request, .. } if request == entry)
@@ -77,7 +100,10 @@ impl Core {
                     if computed + planned > room || computed + planned > request.length() {
                         return Err(format!("{name}: {:?} in room for {room}", request.state));
                     }
-                    if computed >= request.length() || request.answered() >= request.max_tokens {
+                    if computed >= request.length()
+                        || request.answered() >= request.max_tokens
+                        || from > request.answered()
+                    {
                         return Err(format!("{name}: {:?} with {} tokens", request.state, request.length()));
                     }
                     equal(&format!("{name} is listed"), self.running.contains(&entry), true)?;
@@ -89,6 +115,9 @@ impl Core {
                 }
             };
             equal(&format!("{name}: queue"), self.groups.queues.list_of(entry), queue)?;
+            let dated = queue.is_some() || matches!(request.state, RequestState::Running { .. });
+            let deadline = request.deadline.filter(|_| dated).map(|_| 0);
+            equal(&format!("{name}: deadline"), self.deadlines.heap_of(entry), deadline)?;
         }
         equal("running", self.running.len(), running)?;
         equal("waiting", self.waiting, waiting)?;
@@ -97,30 +126,33 @@ impl Core {
 
     fn check_adapters(&self) -> Result<(), String> {
         let adapters = &self.adapters;
-        let (mut running, mut holders) =
-            (vec![0; adapters.entries().len()], vec![0; adapters.entries().len()]);
+        let none = || vec![0u32; adapters.entries().len()];
+        let (mut running, mut waiting, mut holders) = (none(), none(), none());
         for request in self.requests.entries() {
-            let Some(adapter) = adapter_of(request.group).map(|adapter| adapter as usize) else { continue };
+            let Some(adapter) = request.adapter.map(|adapter| adapter as usize) else { continue };
             match request.state {
                 RequestState::Vacant => continue,
-                RequestState::Waiting | RequestState::Preempted => {}
+                RequestState::Waiting | RequestState::Preempted { .. } => waiting[adapter] += 1,
                 RequestState::Running { .. } | RequestState::Ending { .. } => running[adapter] += 1,
             }
             holders[adapter] += 1;
         }
-        let (mut loading, mut active, mut pages, mut slots, mut listed) = (0, 0, 0, 0, [0u32; 2]);
+        let (mut loading, mut active, mut pages, mut pinned, mut slots) = (0, 0, 0, 0, 0);
+        let mut listed = [0u32; 2];
         for (entry, adapter) in adapters.entries().iter().enumerate() {
             let name = format!("adapter {}", adapter.id);
             let (held, slot, evictable) = match adapter.residency {
-                Residency::Vacant | Residency::Cold | Residency::Failed { .. } => (0, None, None),
+                Residency::Vacant | Residency::Remote { .. } | Residency::Cold | Residency::Failed { .. } => {
+                    (0, None, None)
+                }
                 Residency::Loading { slot, .. } => {
                     loading += 1;
-                    (adapter.spec.pages, Some(slot), None)
+                    (self.config.image_pages(adapter.spec.pages), Some(slot), None)
                 }
                 Residency::Hot { slot, .. } => {
-                    let rested = self.groups.waiting(entry as u32 + 1) > 0;
-                    let list = if rested { RESTED } else { IDLE };
-                    (adapter.spec.pages, Some(slot), (adapter.running == 0).then_some(list))
+                    let heap = if adapter.waiting > 0 { RESTED } else { IDLE };
+                    let evictable = adapter.running == 0 && !adapter.pinned;
+                    (self.config.image_pages(adapter.spec.pages), Some(slot), evictable.then_some(heap))
                 }
             };
             equal(&format!("{name}: image"), adapter.image.len() as u32, held)?;
@@ -132,7 +164,7 @@ impl Core {
                 slots += 1;
                 equal(&format!("slot {slot}"), adapters.slots[slot as usize], Some(entry as u32))?;
             }
-            equal(&format!("{name}: evictable"), adapters.evictable.list_of(entry as u32), evictable)?;
+            equal(&format!("{name}: evictable"), adapters.evictable.heap_of(entry as u32), evictable)?;
             if let Some(list) = evictable {
                 listed[list as usize] += held;
             }
@@ -140,7 +172,10 @@ impl Core {
             if adapter.residency == Residency::Vacant {
                 continue;
             }
+            pinned += if adapter.pinned { self.config.image_pages(adapter.spec.pages) } else { 0 };
+            equal(&format!("{name}: wanted"), adapters.wanted.contains(&(entry as u32)), adapter.wanted)?;
             equal(&format!("{name}: running"), adapter.running, running[entry])?;
+            equal(&format!("{name}: waiting"), adapter.waiting, waiting[entry])?;
             equal(&format!("{name}: holders"), adapter.holders, holders[entry])?;
             active += u32::from(adapter.running > 0);
             let drained = adapter.standing == Standing::Draining && adapter.holders == 0;
@@ -149,6 +184,7 @@ impl Core {
             }
         }
         equal("pages of adapters", self.pool.count(OwnerKind::Adapter), pages)?;
+        equal("pinned pages", adapters.pinned_pages, pinned)?;
         equal("adapters loading", adapters.loading, loading)?;
         equal("adapters active", adapters.active, active)?;
         equal("evictable pages", adapters.evictable_pages, listed)?;
@@ -157,35 +193,119 @@ impl Core {
     }
 
     fn check_groups(&self) -> Result<(), String> {
-        for group in 0..=self.adapters.entries().len() as u32 {
-            let residency = adapter_of(group).map(|adapter| self.adapters[adapter].residency);
+        let mut holders = vec![0u32; self.groups.entries().len()];
+        for request in self.requests.entries() {
+            if request.state != RequestState::Vacant {
+                holders[request.group as usize] += 1;
+                let name = self.groups[request.group].name;
+                equal(
+                    &format!("request {}: adapter of its group", request.id),
+                    name.adapter,
+                    request.adapter,
+                )?;
+            }
+        }
+        for (group, state) in self.groups.entries().iter().enumerate() {
+            equal(&format!("group {group}: holders"), state.holders, holders[group])?;
+            let group = group as u32;
+            let residency = state.name.adapter.map(|adapter| self.adapters[adapter].residency);
             let place = self.groups.place(group);
             let head = self.groups.queues.front(group).map(|head| self.requests[head].state);
             let right = match (residency, head) {
                 (_, None) => place.is_none(),
+                _ if self.is_capped(state.name.tenant) => place.is_none(),
                 (Some(Residency::Vacant), Some(_)) => false,
-                (Some(Residency::Loading { .. }), Some(_)) => place.is_none(),
-                (_, Some(RequestState::Preempted)) => place == Some(Place::Resume),
+                (Some(Residency::Loading { .. } | Residency::Remote { .. }), Some(_)) => place.is_none(),
                 (Some(Residency::Cold | Residency::Failed { .. }), Some(_)) => place == Some(Place::Cold),
-                (None | Some(Residency::Hot { .. }), Some(_)) => {
-                    matches!(place, Some(Place::Ready | Place::Warm))
+                (None | Some(Residency::Hot { .. }), Some(RequestState::Preempted { starved: true })) => {
+                    place == Some(Place::Resume)
                 }
+                (None | Some(Residency::Hot { .. }), Some(_)) => place == Some(Place::Ready),
             };
             if !right {
                 return Err(format!("group {group}: in {place:?} with {residency:?}, head {head:?}"));
             }
+            let remote = matches!(residency, Some(Residency::Remote { .. }));
+            let waits = (head.is_some() && !remote).then_some(state.name.tenant);
+            equal(&format!("group {group}: waits"), self.groups.waits.list_of(group), waits)?;
+            equal(&format!("group {group}: counted"), state.waits, head.is_some())?;
             let mut states = self.groups.queues.iter(group).map(|entry| self.requests[entry].state);
-            let _ = states.by_ref().find(|state| *state != RequestState::Preempted);
-            if states.any(|state| state == RequestState::Preempted) {
+            let preempted = |state: &RequestState| matches!(state, RequestState::Preempted { .. });
+            let _ = states.by_ref().find(|state| !preempted(state));
+            if states.any(|state| preempted(&state)) {
                 return Err(format!("group {group}: a preempted request isn't at the head"));
             }
         }
         Ok(())
     }
 
+    fn check_tenants(&self) -> Result<(), String> {
+        let count = self.tenants.entries().len();
+        let none = || vec![0u32; count];
+        let (mut running, mut waiting, mut pages, mut groups, mut adapters) =
+            (none(), none(), none(), none(), none());
+        for request in self.requests.entries() {
+            if request.state == RequestState::Vacant {
+                continue;
+            }
+            let tenant = self.groups[request.group].name.tenant as usize;
+            match request.state {
+                RequestState::Vacant => {}
+                RequestState::Waiting | RequestState::Preempted { .. } => waiting[tenant] += 1,
+                RequestState::Running { line, .. } | RequestState::Ending { line } => {
+                    running[tenant] += 1;
+                    pages[tenant] += self.lines.length(line);
+                }
+            }
+        }
+        for group in self.groups.entries().iter().filter(|group| group.waits) {
+            groups[group.name.tenant as usize] += 1;
+        }
+        for adapter in self.adapters.entries().iter().filter(|adapter| adapter.residency != Residency::Vacant)
+        {
+            adapters[adapter.owner as usize] += 1;
+            let loads = matches!(adapter.residency, Residency::Loading { .. });
+            if loads || adapter.running > 0 {
+                pages[adapter.owner as usize] += adapter.image.len() as u32;
+            }
+        }
+        let mut weights = 0;
+        for (entry, tenant) in self.tenants.entries().iter().enumerate() {
+            let (name, waits) = (format!("tenant {}", tenant.id), tenant.groups_waiting > 0);
+            equal(&format!("{name}: running"), tenant.running, running[entry])?;
+            equal(&format!("{name}: waiting"), tenant.waiting, waiting[entry])?;
+            equal(&format!("{name}: pages"), tenant.pages, pages[entry])?;
+            equal(&format!("{name}: waiting groups"), tenant.groups_waiting, groups[entry])?;
+            equal(&format!("{name}: adapters"), tenant.adapters, adapters[entry])?;
+            let entry = entry as u32;
+            let key = waits.then_some((tenant.service, 0));
+            let found = self.tenants.waiting.heap_of(entry).map(|_| self.tenants.waiting.key(entry));
+            equal(&format!("{name}: place by service"), found, key)?;
+            for (place, heaps) in [(Place::Ready, &self.tenants.ready), (Place::Cold, &self.tenants.cold)] {
+                let listed = self.groups.front(entry, place).is_some();
+                equal(&format!("{name}: {}", place.name()), heaps.heap_of(entry).is_some(), listed)?;
+            }
+            if tenant.started.is_some() && (!waits || self.is_capped(entry)) {
+                return Err(format!("{name}: its clock runs and it doesn't wait"));
+            }
+            weights += if waits { u64::from(tenant.spec.weight) } else { 0 };
+        }
+        equal("weights that wait", self.tenants.weights, weights)
+    }
+
     fn check_limits(&self) -> Result<(), String> {
+        let (adapters_max, sequences_max) = self.config.split();
+        let parted = self.config.policy.split != Split::Unified;
+        let held = |kind, max| if parted { (self.pool.count(kind), max) } else { (0, 0) };
+        let (adapter_pages, sequence_pages) =
+            (held(OwnerKind::Adapter, adapters_max), held(OwnerKind::Sequence, sequences_max));
+        let cached = if parted { self.pool.count(OwnerKind::Cached) } else { 0 };
         let tokens: u32 = self.chosen.iter().map(|row| row.count).sum();
         let limits = [
+            ("pages of adapters", adapter_pages.0, adapter_pages.1),
+            ("pages of KV", sequence_pages.0 + cached, sequence_pages.1),
+            ("pinned pages", self.adapters.pinned_pages, self.config.pinned_pages_max),
+            ("groups passed over", self.passed.len() as u32, 0),
             ("rows", self.chosen.len() as u32, self.config.rows_max),
             ("running", self.running.len() as u32, self.config.rows_max),
             ("tokens", tokens, self.config.tokens_max),

@@ -31,19 +31,23 @@ impl Core {
                 RequestState::Running { computed, planned, .. } => {
                     *computed += row.count;
                     *planned = 0;
+                    if token != Some(SAMPLE_FAILED) {
+                        self.keep_filled(row.request);
+                    }
                     if let Some(token) = token {
                         self.take_token(row.request, token);
                     }
                 }
                 RequestState::Ending { line } => {
                     let line = *line;
-                    self.release(row.request, line);
+                    self.release(row.request, line, None);
                     self.close(row.request);
                 }
-                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted => {}
+                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted { .. } => {}
             }
         }
         self.chosen.clear();
+        self.end_copies();
         Ok(())
     }
 
@@ -62,13 +66,14 @@ impl Core {
                 }
                 RequestState::Ending { line } => {
                     let line = *line;
-                    self.release(entry, line);
+                    self.release(entry, line, None);
                     self.close(entry);
                 }
-                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted => {}
+                RequestState::Vacant | RequestState::Waiting | RequestState::Preempted { .. } => {}
             }
         }
         self.chosen.clear();
+        self.end_copies();
         Ok(())
     }
 
@@ -86,6 +91,7 @@ impl Core {
         };
         let request = &mut self.requests[entry];
         request.tokens.push(token);
+        request.story.first_token.get_or_insert(self.now);
         let event = Event::Token { request: request.id, token };
         let stopped = request.stop_tokens.contains(&token);
         let full = request.answered() >= request.max_tokens;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::costs::Costs;
-use crate::policy::Policy;
+use crate::policy::{Policy, Split};
 
 /// The limits of a core. Everything has one; all memory of a step is taken from them at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,25 @@ pub struct Config {
     pub stop_tokens_max: u32,
     /// Token ids are below this.
     pub vocab: u32,
-    /// Requests of other groups that may be admitted past a group that lacks pages or a slot; then the others wait.
-    pub pass_overs_max: u32,
+    /// Tenants that may be known.
+    pub tenants_max: u32,
+    /// A group whose first request has waited so long is urgent: the others make way. Until then a hot adapter keeps its
+    /// place. See [`Config::turn_us`] and `bound.rs` for what follows from it.
+    pub urgent_after_us: u64,
+    /// Tokens that a row samples after its admission before it may be preempted for an urgent group.
+    pub preempt_after_tokens: u32,
+    /// Lines that only urgent groups and tenants with nothing running may take.
+    pub rows_reserved: u32,
+    /// The longest wait that is accepted, µs: an arrival that would have a longer bound is refused. 0: none is.
+    pub wait_us_max: u64,
+    /// Pages that pinned adapters may have.
+    pub pinned_pages_max: u32,
+    /// Time in which the worth of a use halves, µs.
+    pub half_life_us: u64,
+    /// Whether KV of earlier requests is used again by those of the same tenant and adapter.
+    pub prefix_cache: bool,
+    /// Whether KV of base-only requests may serve other tenants too. What others asked can then be guessed from times.
+    pub share_base_prefix: bool,
     /// What work costs: what tenants are charged.
     pub costs: Costs,
     /// Order and memory.
@@ -61,7 +78,15 @@ impl Default for Config {
             sequence_tokens_max: 4096,
             stop_tokens_max: 64,
             vocab: i32::MAX as u32,
-            pass_overs_max: 64,
+            tenants_max: 16_384,
+            urgent_after_us: 1_000_000,
+            preempt_after_tokens: 16,
+            rows_reserved: 0,
+            wait_us_max: 0,
+            pinned_pages_max: 0,
+            half_life_us: 60_000_000,
+            prefix_cache: true,
+            share_base_prefix: false,
             costs: Costs::default(),
             policy: Policy::default(),
         }
@@ -106,6 +131,30 @@ impl std::error::Error for ConfigError {}
 const CELLS_MAX: u64 = 1 << 26;
 
 impl Config {
+    /// Name and value of each limit that is a count, for hosts that read them from text.
+    pub fn fields_mut(&mut self) -> [(&'static str, &mut u32); 18] {
+        [
+            ("pages", &mut self.pages),
+            ("pages_reserved", &mut self.pages_reserved),
+            ("page_tokens", &mut self.page_tokens),
+            ("rows_max", &mut self.rows_max),
+            ("tokens_max", &mut self.tokens_max),
+            ("prefill_chunk_max", &mut self.prefill_chunk_max),
+            ("slots_max", &mut self.slots_max),
+            ("adapters_step_max", &mut self.adapters_step_max),
+            ("page_ins_max", &mut self.page_ins_max),
+            ("adapters_max", &mut self.adapters_max),
+            ("waiting_max", &mut self.waiting_max),
+            ("sequence_tokens_max", &mut self.sequence_tokens_max),
+            ("stop_tokens_max", &mut self.stop_tokens_max),
+            ("vocab", &mut self.vocab),
+            ("tenants_max", &mut self.tenants_max),
+            ("preempt_after_tokens", &mut self.preempt_after_tokens),
+            ("rows_reserved", &mut self.rows_reserved),
+            ("pinned_pages_max", &mut self.pinned_pages_max),
+        ]
+    }
+
     /// Pages that requests and adapters can have.
     pub fn pages_usable(&self) -> u32 {
         self.pages.saturating_sub(self.pages_reserved)
@@ -123,7 +172,7 @@ impl Config {
 
     /// Checks each limit by itself and against the others.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let ranges: [(&'static str, u32, u32, u32); 15] = [
+        let ranges: [(&'static str, u32, u32, u32); 18] = [
             ("pages", self.pages, 1, 1 << 24),
             ("pages_reserved", self.pages_reserved, 0, self.pages.saturating_sub(1)),
             ("page_tokens", self.page_tokens, 1, 1 << 16),
@@ -138,7 +187,10 @@ impl Config {
             ("sequence_tokens_max", self.sequence_tokens_max, 2, 1 << 24),
             ("stop_tokens_max", self.stop_tokens_max, 0, 1 << 16),
             ("vocab", self.vocab, 1, i32::MAX as u32),
-            ("pass_overs_max", self.pass_overs_max, 0, u32::MAX),
+            ("tenants_max", self.tenants_max, 1, 1 << 20),
+            ("preempt_after_tokens", self.preempt_after_tokens, 1, 1 << 20),
+            ("rows_reserved", self.rows_reserved, 0, self.rows_max.saturating_sub(1)),
+            ("pinned_pages_max", self.pinned_pages_max, 0, self.pages_usable().saturating_sub(1)),
         ];
         for (field, value, least, most) in ranges {
             if value < least {
@@ -147,6 +199,15 @@ impl Config {
             if value > most {
                 return Err(ConfigError::TooLarge { field, limit: most.into(), value: value.into() });
             }
+        }
+        self.check_split()?;
+        let least = self.bound_us(0, 1, 1, 1, 1);
+        if self.wait_us_max > 0 && self.wait_us_max < least {
+            return Err(ConfigError::TooSmall {
+                field: "wait_us_max",
+                limit: least,
+                value: self.wait_us_max,
+            });
         }
         let cells = u64::from(self.rows_max) * u64::from(self.cols());
         if cells > CELLS_MAX {
@@ -157,5 +218,40 @@ impl Config {
             });
         }
         Ok(())
+    }
+
+    fn check_split(&self) -> Result<(), ConfigError> {
+        let usable = u64::from(self.pages_usable());
+        let (field, value) = match self.policy.split {
+            Split::Unified => return Ok(()),
+            Split::Fixed { adapter_pages } => ("adapter_pages", u64::from(adapter_pages)),
+            Split::Slots { count, pages } => ("slots · pages", u64::from(count) * u64::from(pages)),
+        };
+        if value == 0 {
+            return Err(ConfigError::TooSmall { field, limit: 1, value });
+        }
+        if value >= usable {
+            return Err(ConfigError::TooLarge { field, limit: usable.saturating_sub(1), value });
+        }
+        Ok(())
+    }
+
+    /// Pages that adapters may have together, and those that KV may have together.
+    pub fn split(&self) -> (u32, u32) {
+        let usable = self.pages_usable();
+        let adapters = match self.policy.split {
+            Split::Unified => return (usable, usable),
+            Split::Fixed { adapter_pages } => adapter_pages,
+            Split::Slots { count, pages } => count.saturating_mul(pages),
+        };
+        (adapters, usable.saturating_sub(adapters))
+    }
+
+    /// Pages that an adapter of so many takes in the pool.
+    pub fn image_pages(&self, pages: u32) -> u32 {
+        match self.policy.split {
+            Split::Unified | Split::Fixed { .. } => pages,
+            Split::Slots { pages: all, .. } => pages.max(all),
+        }
     }
 }

@@ -1,17 +1,27 @@
 //! The core: its state, and the calls by which the host gives and takes work.
 
+use std::num::NonZeroU64;
+
+use lorad_blocks::heat::Epoch;
 use lorad_blocks::pool::{Owner, Pool, PoolError};
+use lorad_blocks::prefix::{Order, PrefixCache, Shape};
 
 use crate::adapter::{AdapterId, AdapterSpec, Adapters, Residency, Standing};
+use crate::admit::TRIES;
 use crate::config::{Config, ConfigError};
 use crate::error::{PageInError, Refusal};
 use crate::event::{Event, FailReason, FinishReason};
-use crate::group::{Groups, Place};
+use crate::explain::{Explained, Story};
+use crate::group::{GroupName, Groups};
+use crate::heap::Heaps;
 use crate::line::Lines;
 use crate::plan::PlanLayout;
+use crate::policy::{Eviction, Split};
 use crate::request::{RequestId, RequestSpec, RequestState, Requests};
+use crate::reuse::Copy;
 use crate::stats::Counters;
 use crate::step::Chosen;
+use crate::tenant::{TenantId, TenantSpec, Tenants, WEIGHT_MAX};
 
 /// The scheduler. See the crate's page for the loop around it.
 #[derive(Clone, Debug)]
@@ -19,10 +29,21 @@ pub struct Core {
     pub(crate) config: Config,
     pub(crate) layout: PlanLayout,
     pub(crate) pool: Pool,
+    pub(crate) prefix: PrefixCache,
+    /// Copies of the plan being made or in flight.
+    pub(crate) copies: Vec<Copy>,
     pub(crate) lines: Lines,
     pub(crate) requests: Requests,
     pub(crate) adapters: Adapters,
     pub(crate) groups: Groups,
+    pub(crate) tenants: Tenants,
+    pub(crate) explained: Explained,
+    /// Requests with a deadline, by it.
+    pub(crate) deadlines: Heaps,
+    /// Prompts in progress, for the step being made: service of the tenant, place in `running`, entry.
+    pub(crate) prompts: Vec<(u64, u32, u32)>,
+    /// Groups that the pass being made has passed over.
+    pub(crate) passed: Vec<u32>,
     /// Running requests in the order of admission.
     pub(crate) running: Vec<u32>,
     /// Rows of the plan being made or in flight, in the plan's order.
@@ -49,10 +70,26 @@ impl Core {
         let mut core = Self {
             layout: PlanLayout::new(&config),
             pool: Pool::new(config.pages),
+            prefix: PrefixCache::new(Shape {
+                pages: config.pages,
+                page_tokens: config.page_tokens,
+                pages_max: if config.prefix_cache { config.pages } else { 0 },
+                half_life_us: half_life(&config),
+                order: match config.policy.eviction {
+                    Eviction::Cost => Order::LeastWorth,
+                    Eviction::Lru => Order::LeastRecent,
+                },
+            }),
+            copies: Vec::with_capacity(rows),
             lines: Lines::new(config.rows_max, config.cols()),
             requests: Requests::default(),
             adapters: Adapters::new(config.slots_max),
             groups: Groups::new(),
+            tenants: Tenants::new(),
+            explained: Explained::new(),
+            deadlines: Heaps::new(1),
+            prompts: Vec::with_capacity(rows),
+            passed: Vec::with_capacity(TRIES + 1),
             running: Vec::with_capacity(rows),
             chosen: Vec::with_capacity(rows),
             page_ins: Vec::with_capacity(config.page_ins_max as usize),
@@ -65,6 +102,7 @@ impl Core {
             fault: None,
             config,
         };
+        core.tenants.slack = core.slack();
         for _ in 0..core.config.pages_reserved {
             let taken = core.pool.take(Owner::Reserved).map(|_| ());
             core.note(taken);
@@ -92,28 +130,97 @@ impl Core {
         !self.running.is_empty() || self.waiting > 0 || self.flight.is_some() || self.adapters.loading > 0
     }
 
-    /// Registers an adapter, cold. Its pages are taken when a request needs it.
+    /// Registers an adapter. Its pages are taken when a request needs it.
     pub fn register(&mut self, spec: AdapterSpec) -> Result<AdapterId, Refusal> {
-        let usable = self.config.pages_usable();
-        let refusal = if spec.tag == 0 {
-            Refusal::ZeroTag
-        } else if spec.pages == 0 {
-            Refusal::EmptyAdapter
-        } else if spec.pages >= usable {
-            Refusal::AdapterTooLarge { limit: usable, pages: spec.pages.saturating_add(1) }
-        } else if self.adapters.count() >= self.config.adapters_max {
-            Refusal::AdaptersFull { limit: self.config.adapters_max, adapters: self.adapters.count() }
-        } else {
-            match self.adapters.insert(spec) {
-                Some(entry) => {
-                    self.groups.grow(entry as usize + 2);
-                    return Ok(self.adapters[entry].id);
-                }
-                None => Refusal::AdapterIdsSpent { limit: i32::MAX as u32 },
-            }
+        let owner = self.registrable(&spec).inspect_err(|_| self.counters.refused += 1)?;
+        let image = self.config.image_pages(spec.pages);
+        let Some(entry) = self.adapters.insert(spec, image, owner) else {
+            self.counters.refused += 1;
+            return Err(Refusal::AdapterIdsSpent { limit: i32::MAX as u32 });
         };
-        self.counters.refused += 1;
-        Err(refusal)
+        self.tenants[owner].adapters += 1;
+        self.adapters.pages_max = self.adapters.pages_max.max(spec.pages);
+        self.tenants.slack = self.slack();
+        self.groups.grow_adapters(self.adapters.entries().len());
+        Ok(self.adapters[entry].id)
+    }
+
+    /// The tenant that an adapter is registered for, or why it can't be.
+    fn registrable(&mut self, spec: &AdapterSpec) -> Result<u32, Refusal> {
+        let (adapters_max, _) = self.config.split();
+        // with an adapter alone nobody is served: a page of KV comes with it
+        let limit = match self.config.policy.split {
+            Split::Unified => adapters_max - self.config.pinned_pages_max,
+            Split::Fixed { .. } => adapters_max + 1,
+            Split::Slots { pages, .. } => pages + 1,
+        };
+        if spec.tag == 0 {
+            return Err(Refusal::ZeroTag);
+        }
+        if spec.pages == 0 {
+            return Err(Refusal::EmptyAdapter);
+        }
+        if spec.pages >= limit {
+            return Err(Refusal::AdapterTooLarge { limit, pages: spec.pages.saturating_add(1) });
+        }
+        if spec.weight == 0 || spec.weight > WEIGHT_MAX {
+            return Err(Refusal::WeightOutOfRange { limit: WEIGHT_MAX, weight: spec.weight });
+        }
+        if self.adapters.count() >= self.config.adapters_max {
+            let adapters = self.adapters.count();
+            return Err(Refusal::AdaptersFull { limit: self.config.adapters_max, adapters });
+        }
+        let owner = self.know_tenant(spec.tenant)?;
+        let tenant = &self.tenants[owner];
+        if tenant.adapters >= tenant.spec.adapters_max {
+            return Err(Refusal::TenantAdaptersFull {
+                limit: tenant.spec.adapters_max,
+                adapters: tenant.adapters,
+            });
+        }
+        Ok(owner)
+    }
+
+    /// Service above the floor that is still inside the share: what two steps can charge a single tenant.
+    fn slack(&self) -> u64 {
+        self.config.step_ns_max(self.adapters.pages_max).saturating_mul(2) / 100
+    }
+
+    /// Sets a tenant's share and limits. What it has above a new limit stays; what it asks for is refused or waits.
+    pub fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
+        let entry = self.known_tenant(tenant, &spec).inspect_err(|_| self.counters.refused += 1)?;
+        let capped = self.is_capped(entry);
+        let state = &mut self.tenants[entry];
+        let waits = state.groups_waiting > 0;
+        let (before, after) = (u64::from(state.spec.weight), u64::from(spec.weight));
+        state.spec = spec;
+        if waits {
+            self.tenants.weights = self.tenants.weights - before + after;
+            self.tenants.peak_weights = self.tenants.peak_weights.max(self.tenants.weights);
+        }
+        self.recap(entry, capped);
+        Ok(())
+    }
+
+    fn known_tenant(&mut self, tenant: TenantId, spec: &TenantSpec) -> Result<u32, Refusal> {
+        if spec.weight == 0 || spec.weight > WEIGHT_MAX {
+            return Err(Refusal::WeightOutOfRange { limit: WEIGHT_MAX, weight: spec.weight });
+        }
+        self.know_tenant(tenant)
+    }
+
+    /// The entry of a tenant, which is made when it's new.
+    fn know_tenant(&mut self, tenant: TenantId) -> Result<u32, Refusal> {
+        if let Some(entry) = self.tenants.find(tenant) {
+            return Ok(entry);
+        }
+        let tenants = self.tenants.entries().len() as u32;
+        if tenants >= self.config.tenants_max {
+            return Err(Refusal::TenantsFull { limit: self.config.tenants_max, tenants });
+        }
+        let entry = self.tenants.insert(tenant, TenantSpec::default());
+        self.groups.grow_tenants(entry as usize + 1);
+        Ok(entry)
     }
 
     /// Takes no new requests for an adapter. Those that hold it keep it to their end; then [`Event::AdapterGone`]. An
@@ -122,42 +229,139 @@ impl Core {
         if let Some(entry) = self.adapters.find(adapter) {
             self.now = self.now.max(now);
             self.adapters[entry].standing = Standing::Draining;
+            self.unwant(entry);
+            self.set_pinned(entry, false);
+            self.drop_unwanted_load(entry);
             self.forget_if_drained(entry);
+        }
+    }
+
+    /// Keeps an adapter in its pages once it's there, and pages it in when there is room that nobody uses. Unpinned, it
+    /// may be evicted again.
+    pub fn pin(&mut self, now: u64, adapter: AdapterId, pinned: bool) -> Result<(), Refusal> {
+        let entry = self.open_adapter(adapter).inspect_err(|_| self.counters.refused += 1)?;
+        let limit = self.config.pinned_pages_max;
+        let pages = self.config.image_pages(self.adapters[entry].spec.pages);
+        let all = u64::from(self.adapters.pinned_pages) + u64::from(pages);
+        if pinned && !self.adapters[entry].pinned && all > u64::from(limit) {
+            self.counters.refused += 1;
+            return Err(Refusal::PinsFull { limit, pages: all });
+        }
+        self.now = self.now.max(now);
+        self.set_pinned(entry, pinned);
+        if pinned {
+            self.want(entry);
+        }
+        Ok(())
+    }
+
+    /// Pages an adapter in although nobody waits for it, as soon as there is room that nobody uses.
+    pub fn prewarm(&mut self, now: u64, adapter: AdapterId) -> Result<(), Refusal> {
+        let entry = self.open_adapter(adapter).inspect_err(|_| self.counters.refused += 1)?;
+        self.now = self.now.max(now);
+        self.want(entry);
+        Ok(())
+    }
+
+    fn open_adapter(&self, adapter: AdapterId) -> Result<u32, Refusal> {
+        let entry = self.adapters.find(adapter).ok_or(Refusal::UnknownAdapter { adapter })?;
+        match self.adapters[entry].standing {
+            Standing::Open => Ok(entry),
+            Standing::Draining => Err(Refusal::AdapterDraining { adapter }),
+        }
+    }
+
+    fn set_pinned(&mut self, entry: u32, pinned: bool) {
+        let pages = self.config.image_pages(self.adapters[entry].spec.pages);
+        match (self.adapters[entry].pinned, pinned) {
+            (false, true) => self.adapters.pinned_pages += pages,
+            (true, false) => self.adapters.pinned_pages -= pages,
+            (false, false) | (true, true) => return,
+        }
+        self.adapters[entry].pinned = pinned;
+        self.relist(entry);
+    }
+
+    fn want(&mut self, entry: u32) {
+        let wanted = &mut self.adapters[entry].wanted;
+        if !std::mem::replace(wanted, true) {
+            self.adapters.wanted.push(entry);
+            self.ask_for(entry);
+        }
+    }
+
+    fn unwant(&mut self, entry: u32) {
+        if std::mem::replace(&mut self.adapters[entry].wanted, false) {
+            self.adapters.wanted.retain(|&other| other != entry);
+        }
+    }
+
+    /// Asks the host for an adapter's bytes, once.
+    fn ask_for(&mut self, entry: u32) {
+        let adapter = &mut self.adapters[entry];
+        if adapter.residency == (Residency::Remote { asked: false }) {
+            adapter.residency = Residency::Remote { asked: true };
+            self.events.push(Event::AdapterWanted { adapter: adapter.id });
         }
     }
 
     /// Takes a request into its group's queue.
     pub fn add(&mut self, now: u64, spec: RequestSpec) -> Result<(), Refusal> {
-        let group = self.admissible(&spec).inspect_err(|_| self.counters.refused += 1)?;
+        let (tenant, adapter) = self.admissible(now, &spec).inspect_err(|_| self.counters.refused += 1)?;
         self.now = self.now.max(now);
-        let entry = self.requests.insert(spec, group, self.now);
+        let name = GroupName { tenant, adapter, priority: spec.priority };
+        let group = match self.groups.find(name) {
+            Some(group) => group,
+            None => {
+                let weight = adapter.map_or(100, |adapter| self.adapters[adapter].spec.weight);
+                let floor = self.tenants[tenant].group_floor;
+                let idle_max = self.config.adapters_max.saturating_add(self.config.tenants_max);
+                self.groups.insert(name, weight * spec.priority.weight(), floor, idle_max)
+            }
+        };
+        let deadline = spec.deadline;
+        let story = Story {
+            tier: adapter.map_or("base", |adapter| self.adapters[adapter].residency.name()),
+            passed_by: self.counters.admissions,
+            admitted: None,
+            first_token: None,
+            lacked: None,
+            preemptions: 0,
+            cached_tokens: 0,
+        };
+        let entry = self.requests.insert(spec, group, adapter, self.now, story);
         self.counters.added += 1;
         self.groups.queues.grow_elements(self.requests.entries().len());
+        self.deadlines.grow_elements(self.requests.entries().len());
+        if let Some(deadline) = deadline {
+            self.deadlines.put(0, entry, (deadline, 0));
+        }
+        self.groups.hold(group);
         self.groups.queues.push_back(group, entry);
         self.waiting += 1;
-        if let Some(adapter) = adapter_of(group) {
-            self.adapters[adapter].holders += 1;
+        self.tenants[tenant].waiting += 1;
+        if let Some(adapter) = adapter {
+            let state = &mut self.adapters[adapter];
+            state.holders += 1;
+            state.waiting += 1;
+            state.heat.touch(Epoch::of(self.now, half_life(&self.config)));
+            self.ask_for(adapter);
+            self.relist(adapter);
         }
         self.settle(group);
         Ok(())
     }
 
-    /// The request's group, or why it can't be taken. What is refused for ever is named before what is refused for now.
-    fn admissible(&self, spec: &RequestSpec) -> Result<u32, Refusal> {
+    /// The request's tenant and adapter, or why it can't be taken. What is refused for ever is named before what is
+    /// refused for now.
+    fn admissible(&mut self, now: u64, spec: &RequestSpec) -> Result<(u32, Option<u32>), Refusal> {
         let config = &self.config;
         if self.requests.find(spec.id).is_some() {
             return Err(Refusal::DuplicateRequest { request: spec.id });
         }
-        let (group, adapter_pages) = match spec.adapter {
-            None => (0, 0),
-            Some(adapter) => {
-                let entry = self.adapters.find(adapter).ok_or(Refusal::UnknownAdapter { adapter })?;
-                match self.adapters[entry].standing {
-                    Standing::Open => (entry + 1, self.adapters[entry].spec.pages),
-                    Standing::Draining => return Err(Refusal::AdapterDraining { adapter }),
-                }
-            }
-        };
+        let adapter = spec.adapter.map(|adapter| self.open_adapter(adapter)).transpose()?;
+        let adapter_pages =
+            adapter.map_or(0, |adapter| config.image_pages(self.adapters[adapter].spec.pages));
         if spec.prompt.is_empty() {
             return Err(Refusal::EmptyPrompt);
         }
@@ -168,9 +372,15 @@ impl Core {
         if tokens > u64::from(config.sequence_tokens_max) {
             return Err(Refusal::SequenceTooLong { limit: config.sequence_tokens_max, tokens });
         }
-        let pages = u64::from(config.pages_for(tokens as u32)) + u64::from(adapter_pages);
-        if pages > u64::from(config.pages_usable()) {
-            return Err(Refusal::NeverFits { limit: config.pages_usable(), pages });
+        let pages = u64::from(config.pages_for(tokens as u32));
+        let (limit, needed) = match config.policy.split {
+            Split::Unified => {
+                (config.pages_usable() - config.pinned_pages_max, pages + u64::from(adapter_pages))
+            }
+            Split::Fixed { .. } | Split::Slots { .. } => (config.split().1, pages),
+        };
+        if needed > u64::from(limit) {
+            return Err(Refusal::NeverFits { limit, pages: needed });
         }
         if spec.stop_tokens.len() > config.stop_tokens_max as usize {
             let count = spec.stop_tokens.len() as u64;
@@ -179,10 +389,76 @@ impl Core {
         if let Some(&token) = spec.prompt.iter().find(|&&token| token >= config.vocab) {
             return Err(Refusal::TokenOutOfRange { limit: config.vocab, token });
         }
+        let now = self.now.max(now);
+        if let Some(deadline) = spec.deadline.filter(|&deadline| deadline <= now) {
+            return Err(Refusal::DeadlinePassed { deadline, now });
+        }
+        if let Some(tenant) = self.tenants.find(spec.tenant).map(|entry| &self.tenants[entry]) {
+            let limit = tenant.spec.pages_max;
+            if pages + u64::from(adapter_pages) > u64::from(limit) {
+                return Err(Refusal::TenantNeverFits { limit, pages: pages + u64::from(adapter_pages) });
+            }
+            if tenant.waiting >= tenant.spec.waiting_max {
+                let (limit, waiting) = (tenant.spec.waiting_max, tenant.waiting);
+                return Err(Refusal::TenantQueueFull { limit, waiting });
+            }
+        }
         if self.waiting >= config.waiting_max {
             return Err(Refusal::QueueFull { limit: config.waiting_max, waiting: self.waiting });
         }
-        Ok(group)
+        let tenant = self.know_tenant(spec.tenant)?;
+        if let Some(entry) = spec.after.and_then(|request| self.requests.find(request)) {
+            let request = &self.requests[entry];
+            let name = GroupName { tenant, adapter, priority: spec.priority };
+            if self.groups[request.group].name != name {
+                return Err(Refusal::AfterAnother { request: request.id });
+            }
+        }
+        self.accept_wait(GroupName { tenant, adapter, priority: spec.priority })?;
+        Ok((tenant, adapter))
+    }
+
+    /// Refuses an arrival by which somebody's wait could become longer than is accepted.
+    fn accept_wait(&self, name: GroupName) -> Result<(), Refusal> {
+        let limit = self.config.wait_us_max;
+        let new_group = self.groups.find(name).is_none_or(|group| self.groups.waiting(group) == 0);
+        if limit == 0 || !new_group {
+            return Ok(());
+        }
+        let new_tenant = self.tenants[name.tenant].groups_waiting == 0;
+        let weight = |entry: u32| u64::from(self.tenants[entry].spec.weight);
+        let weights = self.tenants.weights + if new_tenant { weight(name.tenant) } else { 0 };
+        let tenants = u64::from(self.tenants.waiting.length(0)) + u64::from(new_tenant);
+        let bound = |entry: u32, more: u32| {
+            let groups = u64::from(self.tenants[entry].groups_waiting + more);
+            let pages = self.adapters.pages_max;
+            self.config.bound_us(
+                pages,
+                groups,
+                weight(entry),
+                weights.max(self.tenants.peak_weights),
+                tenants.max(self.tenants.peak_tenants.into()),
+            )
+        };
+        let own = bound(name.tenant, 1);
+        // a new tenant makes everybody's longer
+        let others =
+            new_tenant.then(|| self.tenants.waiting.iter(0).map(|entry| bound(entry, 0)).max()).flatten();
+        let bound = own.max(others.unwrap_or(0));
+        if bound > limit {
+            return Err(Refusal::WaitTooLong { limit, bound });
+        }
+        Ok(())
+    }
+
+    /// Ends all requests whose deadline has come.
+    pub(crate) fn expire(&mut self) {
+        while let Some(entry) =
+            self.deadlines.front(0).filter(|&entry| self.deadlines.key(entry).0 <= self.now)
+        {
+            self.deadlines.remove(entry);
+            self.finish(entry, FinishReason::Failed { why: FailReason::Deadline });
+        }
     }
 
     /// Ends a request, in any state; unknown ids are ignored. [`Event::Finished`] comes at once and the id is free, but
@@ -194,6 +470,50 @@ impl Core {
         }
     }
 
+    /// The bytes of an adapter are on the host.
+    pub fn arrived(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        let entry = self.remote(adapter)?;
+        self.now = self.now.max(now);
+        self.adapters[entry].residency = Residency::Cold;
+        self.settle_adapter(entry);
+        Ok(())
+    }
+
+    /// The bytes of an adapter can't be brought to the host. Its waiting requests end with [`FailReason::Fetch`]; the next
+    /// request asks again.
+    pub fn fetch_failed(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        let entry = self.remote(adapter)?;
+        self.now = self.now.max(now);
+        self.adapters[entry].residency = Residency::Remote { asked: false };
+        self.unwant(entry);
+        self.events.push(Event::AdapterFailed { adapter });
+        self.fail_waiting(entry, FailReason::Fetch);
+        Ok(())
+    }
+
+    fn remote(&self, adapter: AdapterId) -> Result<u32, PageInError> {
+        let entry = self.adapters.find(adapter).ok_or(PageInError::UnknownAdapter { adapter })?;
+        match self.adapters[entry].residency {
+            Residency::Remote { .. } => Ok(entry),
+            Residency::Vacant
+            | Residency::Cold
+            | Residency::Loading { .. }
+            | Residency::Hot { .. }
+            | Residency::Failed { .. } => Err(PageInError::NotRemote { adapter }),
+        }
+    }
+
+    /// So many layers of an adapter are in its pages.
+    pub fn page_in_reached(&mut self, now: u64, adapter: AdapterId, reached: u32) -> Result<(), PageInError> {
+        let (entry, _) = self.loading(adapter)?;
+        self.now = self.now.max(now);
+        let all = self.adapters[entry].spec.layers;
+        if let Residency::Loading { layers, .. } = &mut self.adapters[entry].residency {
+            *layers = reached.min(all).max(*layers);
+        }
+        Ok(())
+    }
+
     /// The bytes of an adapter are in its pages. If nobody waits for it any more it's an idle hot adapter, or forgotten
     /// when it was unregistered.
     pub fn page_in_done(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
@@ -202,8 +522,8 @@ impl Core {
         self.adapters[entry].residency = Residency::Hot { slot, last_use: self.now };
         self.adapters.loading -= 1;
         self.events.push(Event::AdapterHot { adapter, slot });
-        self.relist(entry);
-        self.settle(entry + 1);
+        self.discharge(entry);
+        self.settle_adapter(entry);
         self.forget_if_drained(entry);
         Ok(())
     }
@@ -213,28 +533,70 @@ impl Core {
     pub fn page_in_failed(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
         let (entry, slot) = self.loading(adapter)?;
         self.now = self.now.max(now);
-        self.adapters[entry].residency = Residency::Failed { why: FailReason::PageIn };
-        self.adapters.loading -= 1;
         self.counters.page_ins_failed += 1;
-        self.give_image(entry, slot);
+        self.end_load(entry, slot, Residency::Failed { why: FailReason::PageIn });
         self.events.push(Event::AdapterFailed { adapter });
-        // holds the entry while its requests end, so that the last one doesn't forget it under our feet
-        self.adapters[entry].holders += 1;
-        while let Some(request) = self.groups.queues.front(entry + 1) {
-            self.finish(request, FinishReason::Failed { why: FailReason::PageIn });
+        self.fail_waiting(entry, FailReason::PageIn);
+        Ok(())
+    }
+
+    /// The host has stopped a page-in that nobody waited for. Whoever has come since gets a new one.
+    pub fn page_in_dropped(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        let (entry, slot) = self.loading(adapter)?;
+        if !matches!(self.adapters[entry].residency, Residency::Loading { dropped: true, .. }) {
+            return Err(PageInError::NotDropped { adapter });
         }
-        self.adapters[entry].holders -= 1;
+        self.now = self.now.max(now);
+        self.end_load(entry, slot, Residency::Cold);
+        self.settle_adapter(entry);
         self.forget_if_drained(entry);
         Ok(())
+    }
+
+    fn end_load(&mut self, entry: u32, slot: u32, residency: Residency) {
+        self.discharge(entry);
+        self.adapters[entry].residency = residency;
+        self.adapters.loading -= 1;
+        self.give_image(entry, slot);
+    }
+
+    /// Ends all waiting requests of an adapter.
+    fn fail_waiting(&mut self, entry: u32, why: FailReason) {
+        // holds the entry while its requests end, so that the last one doesn't forget it under our feet
+        self.adapters[entry].holders += 1;
+        let mut next = self.groups.of_adapter.front(entry);
+        while let Some(group) = next {
+            next = self.groups.of_adapter.after(group);
+            while let Some(request) = self.groups.queues.front(group) {
+                self.finish(request, FinishReason::Failed { why });
+            }
+        }
+        self.adapters[entry].holders -= 1;
+        self.settle_adapter(entry);
+        self.forget_if_drained(entry);
+    }
+
+    /// Tells the host to stop a page-in that nobody waits for any more.
+    fn drop_unwanted_load(&mut self, entry: u32) {
+        let adapter = &mut self.adapters[entry];
+        if adapter.waiting > 0 || adapter.wanted || adapter.pinned {
+            return;
+        }
+        if let Residency::Loading { dropped: dropped @ false, .. } = &mut adapter.residency {
+            *dropped = true;
+            self.events.push(Event::AdapterDropped { adapter: adapter.id });
+        }
     }
 
     fn loading(&self, adapter: AdapterId) -> Result<(u32, u32), PageInError> {
         let entry = self.adapters.find(adapter).ok_or(PageInError::UnknownAdapter { adapter })?;
         match self.adapters[entry].residency {
             Residency::Loading { slot, .. } => Ok((entry, slot)),
-            Residency::Vacant | Residency::Cold | Residency::Hot { .. } | Residency::Failed { .. } => {
-                Err(PageInError::NotLoading { adapter })
-            }
+            Residency::Vacant
+            | Residency::Remote { .. }
+            | Residency::Cold
+            | Residency::Hot { .. }
+            | Residency::Failed { .. } => Err(PageInError::NotLoading { adapter }),
         }
     }
 
@@ -254,22 +616,42 @@ impl Core {
             FinishReason::Aborted => self.counters.aborted += 1,
             FinishReason::Failed { .. } => self.counters.failed += 1,
         }
+        self.deadlines.remove(entry);
+        self.explained.push(self.explanation(entry, Some(self.now)));
         // before its adapter can be forgotten: the last word about a request comes before that about its adapter
         self.events.push(Event::Finished { request, reason });
         match state {
             RequestState::Vacant | RequestState::Ending { .. } => {}
-            RequestState::Waiting | RequestState::Preempted => {
+            RequestState::Waiting | RequestState::Preempted { .. } => {
+                let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
+                let head = self.groups.queues.front(group) == Some(entry);
                 self.groups.queues.remove(entry);
                 self.waiting -= 1;
+                self.tenants[self.groups[group].name.tenant].waiting -= 1;
+                if let Some(adapter) = adapter {
+                    self.adapters[adapter].waiting -= 1;
+                    self.drop_unwanted_load(adapter);
+                }
+                if head {
+                    self.stop_waiting(group); // the next one's wait at the head begins
+                }
                 self.close(entry);
             }
-            RequestState::Running { line, planned, .. } => {
+            RequestState::Running { line, planned, computed, .. } => {
                 self.running.retain(|&other| other != entry);
                 if planned > 0 {
                     self.requests[entry].state = RequestState::Ending { line };
                     self.requests.forget(entry);
                 } else {
-                    self.release(entry, line);
+                    // KV that the worker couldn't compute is no use to others
+                    let right = match reason {
+                        FinishReason::Failed { why: FailReason::Row | FailReason::Plan } => None,
+                        FinishReason::Stop
+                        | FinishReason::Length
+                        | FinishReason::Aborted
+                        | FinishReason::Failed { .. } => Some(computed),
+                    };
+                    self.release(entry, line, right);
                     self.close(entry);
                 }
             }
@@ -278,49 +660,15 @@ impl Core {
 
     /// Gives a request's entry back and lets go of its adapter.
     pub(crate) fn close(&mut self, entry: u32) {
-        let group = self.requests[entry].group;
+        let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
         self.requests.vacate(entry);
         self.settle(group);
-        if let Some(adapter) = adapter_of(group) {
+        self.groups.let_go(group);
+        if let Some(adapter) = adapter {
             self.adapters[adapter].holders -= 1;
             self.relist(adapter);
             self.forget_if_drained(adapter);
         }
-    }
-
-    /// Puts a group where it belongs: the one place that decides it.
-    pub(crate) fn settle(&mut self, group: u32) {
-        let Some(head) = self.groups.queues.front(group) else {
-            self.groups.take_out(group);
-            self.groups.settle_ticket(group);
-            if let Some(adapter) = adapter_of(group) {
-                self.relist(adapter);
-            }
-            return;
-        };
-        let found = self.groups.place(group);
-        let preempted = self.requests[head].state == RequestState::Preempted;
-        let target = match adapter_of(group).map(|adapter| self.adapters[adapter].residency) {
-            Some(Residency::Loading { .. }) => None,
-            _ if preempted => Some(Place::Resume),
-            None | Some(Residency::Hot { .. }) if found == Some(Place::Warm) => Some(Place::Warm),
-            None | Some(Residency::Hot { .. }) => Some(Place::Ready),
-            Some(Residency::Vacant | Residency::Cold | Residency::Failed { .. }) => Some(Place::Cold),
-        };
-        if target != found {
-            match target {
-                Some(place) => self.groups.put(group, place),
-                None => self.groups.take_out(group),
-            }
-        }
-        if let Some(adapter) = adapter_of(group) {
-            self.relist(adapter);
-        }
-    }
-
-    /// Puts an adapter into the evictable list where it belongs now.
-    pub(crate) fn relist(&mut self, entry: u32) {
-        self.adapters.relist(entry, self.groups.waiting(entry + 1));
     }
 
     /// Forgets an unregistered adapter that nobody holds and that nothing copies into.
@@ -329,16 +677,19 @@ impl Core {
         if adapter.standing != Standing::Draining || adapter.holders > 0 {
             return;
         }
-        let id = adapter.id;
+        let (id, owner) = (adapter.id, adapter.owner);
         match adapter.residency {
             Residency::Vacant | Residency::Loading { .. } => return,
             Residency::Hot { slot, .. } => {
                 self.adapters[entry].residency = Residency::Cold;
                 self.give_image(entry, slot);
             }
-            Residency::Cold | Residency::Failed { .. } => {}
+            Residency::Cold | Residency::Remote { .. } | Residency::Failed { .. } => {}
         }
+        self.groups.forget_adapter(entry);
+        self.forget_prefixes(id.number().into());
         self.adapters.vacate(entry);
+        self.tenants[owner].adapters -= 1;
         self.events.push(Event::AdapterGone { adapter: id });
     }
 
@@ -350,7 +701,7 @@ impl Core {
     }
 }
 
-/// The adapter's entry of a group.
-pub(crate) fn adapter_of(group: u32) -> Option<u32> {
-    group.checked_sub(1)
+/// The time in which a use's worth halves; 0 counts as 1.
+fn half_life(config: &Config) -> NonZeroU64 {
+    NonZeroU64::new(config.half_life_us).unwrap_or(NonZeroU64::MIN)
 }

@@ -39,6 +39,20 @@ impl Default for Costs {
 }
 
 impl Costs {
+    /// Name and value of each part, for hosts that read them from text.
+    pub fn fields_mut(&mut self) -> [(&'static str, &mut u64); 8] {
+        [
+            ("step_ns", &mut self.step_ns),
+            ("token_ns", &mut self.token_ns),
+            ("sample_ns", &mut self.sample_ns),
+            ("context_ns", &mut self.context_ns),
+            ("adapter_page_ns", &mut self.adapter_page_ns),
+            ("adapter_token_page_ns", &mut self.adapter_token_page_ns),
+            ("page_in_ns", &mut self.page_in_ns),
+            ("page_in_page_ns", &mut self.page_in_page_ns),
+        ]
+    }
+
     /// A row of `count` new tokens after `start` computed ones, without its part of the step and of its adapter's bytes.
     /// `adapter_pages` is 0 for the base.
     pub fn row_ns(&self, start: u32, count: u32, sample: bool, adapter_pages: u32) -> u64 {

@@ -5,16 +5,18 @@ use std::fmt::Write;
 use lorad_blocks::pool::OwnerKind;
 
 use crate::adapter::{Adapter, AdapterId, Residency, Standing};
-use crate::core::{adapter_of, Core};
+use crate::core::Core;
 use crate::group::Place;
 use crate::plan::Numbers;
-use crate::request::RequestState;
+use crate::request::{Priority, RequestState};
 use crate::stats::{AdapterStats, Stats};
+use crate::tenant::TenantId;
 
 impl Residency {
-    fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Residency::Vacant => "vacant",
+            Residency::Remote { .. } => "remote",
             Residency::Cold => "cold",
             Residency::Loading { .. } => "loading",
             Residency::Hot { .. } => "hot",
@@ -25,7 +27,7 @@ impl Residency {
     fn slot(&self) -> Option<u32> {
         match self {
             Residency::Loading { slot, .. } | Residency::Hot { slot, .. } => Some(*slot),
-            Residency::Vacant | Residency::Cold | Residency::Failed { .. } => None,
+            Residency::Vacant | Residency::Remote { .. } | Residency::Cold | Residency::Failed { .. } => None,
         }
     }
 }
@@ -51,8 +53,11 @@ impl Core {
         }
         write!(text, "\nrows {} of {}", self.running.len(), self.config.rows_max)?;
         writeln!(text, ", waiting {} of {}", self.waiting, self.config.waiting_max)?;
+        for entry in self.tenants.sorted() {
+            self.write_tenant(text, entry)?;
+        }
         for entry in self.adapters.sorted() {
-            self.write_adapter(text, &self.adapters[entry], self.groups.waiting(entry + 1))?;
+            self.write_adapter(text, &self.adapters[entry])?;
         }
         for &entry in &self.running {
             self.write_running(text, entry)?;
@@ -69,18 +74,40 @@ impl Core {
                 )?;
             }
         }
-        for group in std::iter::once(0).chain(self.adapters.sorted().into_iter().map(|entry| entry + 1)) {
+        let mut groups: Vec<u32> =
+            (0..self.groups.entries().len() as u32).filter(|&group| self.groups.waiting(group) > 0).collect();
+        groups.sort_by_key(|&group| {
+            let name = self.groups[group].name;
+            let adapter = name.adapter.map(|adapter| self.adapters[adapter].id);
+            (self.tenants[name.tenant].id, adapter, name.priority)
+        });
+        for &group in &groups {
             self.write_queue(text, group)?;
         }
         for place in Place::ALL {
-            if self.groups.length(place) > 0 {
+            let mut listed: Vec<u32> =
+                groups.iter().copied().filter(|&group| self.groups.place(group) == Some(place)).collect();
+            listed.sort_by_key(|&group| {
+                self.groups.rank(group, self.tenants[self.groups[group].name.tenant].service)
+            });
+            if !listed.is_empty() {
                 write!(text, "{}:", place.name())?;
-                self.groups.iter(place).try_for_each(|group| write!(text, " {}", self.group(group)))?;
+                listed.iter().try_for_each(|&group| write!(text, " {}", self.group(group)))?;
                 writeln!(text)?;
             }
         }
-        if let Some(group) = self.groups.urgent {
-            writeln!(text, "urgent: {}", self.group(group))?;
+        if !self.groups.urgent.is_empty() {
+            write!(text, "urgent:")?;
+            self.groups.urgent.iter().try_for_each(|&group| write!(text, " {}", self.group(group)))?;
+            writeln!(text)?;
+        }
+        if !self.adapters.wanted.is_empty() {
+            let ids: Vec<AdapterId> =
+                self.adapters.wanted.iter().map(|&entry| self.adapters[entry].id).collect();
+            writeln!(text, "wanted adapters: {}", Numbers(&ids))?;
+        }
+        if self.prefix.pages() > 0 {
+            text.push_str(&self.prefix.dump());
         }
         if !self.adapters.clears.is_empty() {
             writeln!(text, "slots to clear: {}", Numbers(&self.adapters.clears))?;
@@ -88,7 +115,19 @@ impl Core {
         Ok(())
     }
 
-    fn write_adapter(&self, text: &mut String, adapter: &Adapter, waiting: u32) -> std::fmt::Result {
+    fn write_tenant(&self, text: &mut String, entry: u32) -> std::fmt::Result {
+        let tenant = &self.tenants[entry];
+        write!(text, "tenant {}: weight {} service {}", tenant.id, tenant.spec.weight, tenant.service)?;
+        let (running, waiting, pages) = (tenant.running, tenant.waiting, tenant.pages);
+        write!(text, " running {running} waiting {waiting} pages {pages} clock {}", tenant.clock(self.now))?;
+        match tenant.started {
+            Some(_) => writeln!(text, " runs"),
+            None if self.is_capped(entry) => writeln!(text, " at its limit"),
+            None => writeln!(text),
+        }
+    }
+
+    fn write_adapter(&self, text: &mut String, adapter: &Adapter) -> std::fmt::Result {
         write!(text, "adapter {} tag {}: ", adapter.id, adapter.spec.tag)?;
         match adapter.residency {
             Residency::Failed { why } => write!(text, "{}", why.name())?,
@@ -96,8 +135,10 @@ impl Core {
         }
         match adapter.residency {
             Residency::Vacant | Residency::Cold | Residency::Failed { .. } => {}
-            Residency::Loading { slot, since } => {
-                write!(text, " slot {slot} since {since} pages {}", Numbers(&adapter.image))?;
+            Residency::Remote { asked } => write!(text, "{}", if asked { " asked" } else { "" })?,
+            Residency::Loading { slot, since, layers, dropped } => {
+                write!(text, " slot {slot} since {since} layers {layers} of {}", adapter.spec.layers)?;
+                write!(text, "{} pages {}", if dropped { " dropped" } else { "" }, Numbers(&adapter.image))?;
             }
             Residency::Hot { slot, last_use } => {
                 write!(text, " slot {slot} last-use {last_use} pages {}", Numbers(&adapter.image))?;
@@ -107,22 +148,26 @@ impl Core {
             Standing::Open => {}
             Standing::Draining => write!(text, " draining")?,
         }
-        writeln!(text, ", running {} waiting {waiting}", adapter.running)
+        if adapter.pinned {
+            write!(text, " pinned")?;
+        }
+        writeln!(text, ", running {} waiting {}", adapter.running, adapter.waiting)
     }
 
     fn write_running(&self, text: &mut String, entry: u32) -> std::fmt::Result {
         let request = &self.requests[entry];
-        let RequestState::Running { line, computed, planned } = request.state else { return Ok(()) };
+        let RequestState::Running { line, computed, planned, .. } = request.state else { return Ok(()) };
         write!(text, "request {} {}: running line {line}", request.id, self.group(request.group))?;
         write!(text, " computed {computed} of {}", request.length())?;
         if planned > 0 {
             write!(text, " planned {planned}")?;
         }
         write!(text, " answer {} of {}", request.answered(), request.max_tokens)?;
-        if request.tenant != 0 {
-            write!(text, " tenant {}", request.tenant)?;
+        write!(text, " pages {}", Numbers(self.lines.pages(line)))?;
+        match self.lines.cached(line).0 {
+            0 => writeln!(text),
+            cached => writeln!(text, " cached {cached}"),
         }
-        writeln!(text, " pages {}", Numbers(self.lines.pages(line)))
     }
 
     fn write_queue(&self, text: &mut String, group: u32) -> std::fmt::Result {
@@ -133,21 +178,26 @@ impl Core {
         for entry in self.groups.queues.iter(group) {
             let request = &self.requests[entry];
             write!(text, " {}", request.id)?;
-            if request.state == RequestState::Preempted {
+            if matches!(request.state, RequestState::Preempted { .. }) {
                 write!(text, "(preempted, answer {} of {})", request.answered(), request.max_tokens)?;
             }
         }
-        if let Some(head) = self.groups.queues.front(group) {
-            write!(text, ", since {}", self.requests[head].arrived)?;
+        if self.groups.waits.list_of(group).is_some() {
+            let name = self.groups[group].name;
+            let clock = self.tenants[name.tenant].clock(self.now);
+            write!(text, ", waits {}", clock.saturating_sub(self.groups[group].since))?;
+            write!(text, " of {}", self.bound_now(group))?;
         }
-        match self.groups.ticket(group) {
-            Some(ticket) => writeln!(text, ", passed over {}", self.counters.admissions - ticket),
-            None => writeln!(text),
-        }
+        writeln!(text)
     }
 
-    fn group(&self, group: u32) -> GroupName {
-        GroupName(adapter_of(group).map(|entry| self.adapters[entry].id))
+    fn group(&self, group: u32) -> GroupText {
+        let name = self.groups[group].name;
+        GroupText {
+            tenant: self.tenants[name.tenant].id,
+            adapter: name.adapter.map(|entry| self.adapters[entry].id),
+            priority: name.priority,
+        }
     }
 
     /// The figures of now.
@@ -163,6 +213,7 @@ impl Core {
             pages_free: self.pool.free(),
             pages_sequence: self.pool.count(OwnerKind::Sequence),
             pages_adapter: self.pool.count(OwnerKind::Adapter),
+            pages_cached: self.pool.count(OwnerKind::Cached),
             pages_reserved: self.pool.count(OwnerKind::Reserved),
             counters: self.counters,
         }
@@ -182,21 +233,32 @@ impl Core {
                 slot: adapter.residency.slot(),
                 pages: adapter.image.len() as u32,
                 running: adapter.running,
-                waiting: self.groups.waiting(entry + 1),
+                waiting: adapter.waiting,
             }
         };
         self.adapters.sorted().into_iter().map(stats).collect()
     }
 }
 
-/// `base`, or the adapter's id.
-struct GroupName(Option<AdapterId>);
+/// `base` or the adapter's id; before it a tenant that isn't 0, behind it a priority that isn't the usual.
+struct GroupText {
+    tenant: TenantId,
+    adapter: Option<AdapterId>,
+    priority: Priority,
+}
 
-impl std::fmt::Display for GroupName {
+impl std::fmt::Display for GroupText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            None => write!(f, "base"),
-            Some(adapter) => write!(f, "adapter {adapter}"),
+        if self.tenant != 0 {
+            write!(f, "tenant {} ", self.tenant)?;
+        }
+        match self.adapter {
+            None => write!(f, "base")?,
+            Some(adapter) => write!(f, "adapter {adapter}")?,
+        }
+        match self.priority {
+            Priority::Normal => Ok(()),
+            Priority::Low | Priority::High => write!(f, " {}", self.priority.name()),
         }
     }
 }

@@ -39,6 +39,24 @@ pub enum Refusal {
     ZeroTag,
     /// All adapter ids were given out.
     AdapterIdsSpent { limit: u32 },
+    /// The table of tenants is full.
+    TenantsFull { limit: u32, tenants: u32 },
+    /// The tenant's queue is full; try later.
+    TenantQueueFull { limit: u32, waiting: u32 },
+    /// The tenant has registered as many adapters as it may.
+    TenantAdaptersFull { limit: u32, adapters: u32 },
+    /// Prompt, answer and adapter need more pages than the tenant may have.
+    TenantNeverFits { limit: u32, pages: u64 },
+    /// The wait could become longer than is accepted; try later.
+    WaitTooLong { limit: u64, bound: u64 },
+    /// A weight of 0, or a larger one than there is.
+    WeightOutOfRange { limit: u32, weight: u32 },
+    /// The deadline isn't after now.
+    DeadlinePassed { deadline: u64, now: u64 },
+    /// Pinned adapters would have more pages than they may.
+    PinsFull { limit: u32, pages: u64 },
+    /// The request to come after is another tenant's, adapter's or priority's.
+    AfterAnother { request: RequestId },
 }
 
 impl Refusal {
@@ -60,6 +78,15 @@ impl Refusal {
             Refusal::EmptyAdapter => "empty_adapter",
             Refusal::ZeroTag => "zero_tag",
             Refusal::AdapterIdsSpent { .. } => "adapter_ids_spent",
+            Refusal::TenantsFull { .. } => "tenants_full",
+            Refusal::TenantQueueFull { .. } => "tenant_queue_full",
+            Refusal::TenantAdaptersFull { .. } => "tenant_adapters_full",
+            Refusal::TenantNeverFits { .. } => "tenant_never_fits",
+            Refusal::WaitTooLong { .. } => "wait_too_long",
+            Refusal::WeightOutOfRange { .. } => "weight_out_of_range",
+            Refusal::DeadlinePassed { .. } => "deadline_passed",
+            Refusal::PinsFull { .. } => "pins_full",
+            Refusal::AfterAnother { .. } => "after_another",
         }
     }
 
@@ -74,7 +101,16 @@ impl Refusal {
             Refusal::AdaptersFull { limit, adapters } => (limit, adapters.into()),
             Refusal::AdapterTooLarge { limit, pages } => (limit, pages.into()),
             Refusal::AdapterIdsSpent { limit } => (limit, limit.into()),
-            Refusal::DuplicateRequest { request } => return (None, Some(request)),
+            Refusal::TenantsFull { limit, tenants } => (limit, tenants.into()),
+            Refusal::TenantQueueFull { limit, waiting } => (limit, waiting.into()),
+            Refusal::TenantAdaptersFull { limit, adapters } => (limit, adapters.into()),
+            Refusal::TenantNeverFits { limit, pages } | Refusal::PinsFull { limit, pages } => (limit, pages),
+            Refusal::WeightOutOfRange { limit, weight } => (limit, weight.into()),
+            Refusal::WaitTooLong { limit, bound } => return (Some(limit), Some(bound)),
+            Refusal::DeadlinePassed { deadline, now } => return (Some(now), Some(deadline)),
+            Refusal::DuplicateRequest { request } | Refusal::AfterAnother { request } => {
+                return (None, Some(request))
+            }
             Refusal::UnknownAdapter { adapter } | Refusal::AdapterDraining { adapter } => {
                 return (None, Some(adapter.number().into()))
             }
@@ -114,6 +150,31 @@ impl fmt::Display for Refusal {
             Refusal::EmptyAdapter => write!(f, "the adapter has no pages"),
             Refusal::ZeroTag => write!(f, "tag 0 means the base"),
             Refusal::AdapterIdsSpent { limit } => write!(f, "all {limit} adapter ids were given out"),
+            Refusal::TenantsFull { limit, tenants } => {
+                write!(f, "{tenants} tenants are known, at most {limit} may be")
+            }
+            Refusal::TenantQueueFull { limit, waiting } => {
+                write!(f, "the tenant's queue is full: {waiting} requests wait, at most {limit} may")
+            }
+            Refusal::TenantAdaptersFull { limit, adapters } => {
+                write!(f, "the tenant has registered {adapters} adapters, at most {limit} may be")
+            }
+            Refusal::TenantNeverFits { limit, pages } => {
+                write!(f, "prompt, max_tokens and adapter need {pages} pages, the tenant may have {limit}")
+            }
+            Refusal::WaitTooLong { limit, bound } => {
+                write!(f, "the wait could become {bound} µs, at most {limit} µs are accepted")
+            }
+            Refusal::WeightOutOfRange { limit, weight } => write!(f, "weight {weight}: 1 to {limit}"),
+            Refusal::DeadlinePassed { deadline, now } => {
+                write!(f, "the deadline {deadline} µs isn't after now, {now} µs")
+            }
+            Refusal::AfterAnother { request } => {
+                write!(f, "request {request}, to come after, has another tenant, adapter or priority")
+            }
+            Refusal::PinsFull { limit, pages } => {
+                write!(f, "pinned adapters would have {pages} pages, at most {limit} may be")
+            }
         }
     }
 }
@@ -215,6 +276,16 @@ pub enum PageInError {
         /// The adapter named.
         adapter: AdapterId,
     },
+    /// The adapter's bytes are on the host.
+    NotRemote {
+        /// The adapter named.
+        adapter: AdapterId,
+    },
+    /// The core didn't say that the page-in may be stopped.
+    NotDropped {
+        /// The adapter named.
+        adapter: AdapterId,
+    },
 }
 
 impl fmt::Display for PageInError {
@@ -222,6 +293,10 @@ impl fmt::Display for PageInError {
         match self {
             PageInError::UnknownAdapter { adapter } => write!(f, "no adapter {adapter}"),
             PageInError::NotLoading { adapter } => write!(f, "adapter {adapter} isn't being paged in"),
+            PageInError::NotRemote { adapter } => write!(f, "the bytes of adapter {adapter} are on the host"),
+            PageInError::NotDropped { adapter } => {
+                write!(f, "the page-in of adapter {adapter} wasn't dropped")
+            }
         }
     }
 }

@@ -12,6 +12,10 @@ pub enum FailReason {
     Row,
     /// The worker lost the whole plan ([`crate::Core::commit_failed`]).
     Plan,
+    /// The adapter's bytes couldn't be brought to the host.
+    Fetch,
+    /// Its deadline came before its last token.
+    Deadline,
 }
 
 impl FailReason {
@@ -21,6 +25,8 @@ impl FailReason {
             FailReason::PageIn => "failed_page_in",
             FailReason::Row => "failed_row",
             FailReason::Plan => "failed_plan",
+            FailReason::Fetch => "failed_fetch",
+            FailReason::Deadline => "failed_deadline",
         }
     }
 }
@@ -82,6 +88,17 @@ pub enum Event {
         /// Why it ended.
         reason: FinishReason,
     },
+    /// Somebody waits for an adapter whose bytes aren't on the host: bring them and say [`crate::Core::arrived`].
+    AdapterWanted {
+        /// The adapter.
+        adapter: AdapterId,
+    },
+    /// Nobody waits any more for an adapter that is being paged in. A host that can stops the copy and says
+    /// [`crate::Core::page_in_dropped`]; one that can't reports as ever.
+    AdapterDropped {
+        /// The adapter.
+        adapter: AdapterId,
+    },
     /// An adapter was given a slot and pages, its page-in is part of the plan.
     AdapterLoading {
         /// The adapter.
@@ -121,6 +138,8 @@ impl std::fmt::Display for Event {
             Event::Token { request, token } => write!(f, "{request} token {token}"),
             Event::Preempted { request } => write!(f, "{request} preempted"),
             Event::Finished { request, reason } => write!(f, "{request} finished {}", reason.name()),
+            Event::AdapterWanted { adapter } => write!(f, "adapter {adapter} wanted"),
+            Event::AdapterDropped { adapter } => write!(f, "adapter {adapter} dropped"),
             Event::AdapterLoading { adapter, slot } => write!(f, "adapter {adapter} loading slot {slot}"),
             Event::AdapterHot { adapter, slot } => write!(f, "adapter {adapter} hot slot {slot}"),
             Event::AdapterEvicted { adapter } => write!(f, "adapter {adapter} evicted"),

@@ -7,7 +7,7 @@
 //! use lorad_sched::{AdapterSpec, Config, Core, Event, RequestSpec};
 //!
 //! let mut core = Core::new(Config { pages: 64, ..Config::default() })?;
-//! let adapter = core.register(AdapterSpec { tag: 7, pages: 4, layers: 2 })?;
+//! let adapter = core.register(AdapterSpec { tag: 7, pages: 4, ..AdapterSpec::default() })?;
 //! core.add(0, RequestSpec { id: 1, adapter: Some(adapter), prompt: vec![3, 1, 4], max_tokens: 2, ..RequestSpec::default() })?;
 //!
 //! let mut plan = vec![0; core.plan_layout().length()];
@@ -40,6 +40,7 @@
 
 mod adapter;
 mod admit;
+mod bound;
 mod check;
 mod commit;
 mod config;
@@ -48,19 +49,25 @@ mod costs;
 mod dump;
 mod error;
 mod event;
+mod explain;
 mod group;
+mod heap;
 mod line;
 mod list;
 mod memory;
+mod order;
 pub mod plan;
 mod policy;
 mod request;
+mod reuse;
 mod ring;
 pub mod script;
 pub mod snapshot;
 mod stats;
 mod step;
+mod tenant;
 pub mod trace;
+mod urgent;
 
 pub use crate::adapter::{AdapterId, AdapterSpec};
 pub use crate::config::{Config, ConfigError};
@@ -68,7 +75,9 @@ pub use crate::core::Core;
 pub use crate::costs::Costs;
 pub use crate::error::{CommitError, PageInError, Refusal, StepError};
 pub use crate::event::{Event, FailReason, FinishReason};
+pub use crate::explain::Explanation;
 pub use crate::policy::{Eviction, Order, Policy, Split};
-pub use crate::request::{RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
+pub use crate::request::{Priority, RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
 pub use crate::ring::{Happened, Ring};
 pub use crate::stats::{AdapterStats, Counters, Stats};
+pub use crate::tenant::{TenantId, TenantSpec, WEIGHT_MAX};

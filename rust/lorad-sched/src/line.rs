@@ -1,6 +1,7 @@
 //! The page table: one line per running request, one column per page.
 
 use lorad_blocks::pool::PageId;
+use lorad_blocks::prefix::NodeId;
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub(crate) enum Line {
         told: u32,
         /// Was the worker told that this line is a new request's?
         opened: bool,
+        /// How many of them the prefix cache has, from the left.
+        cached: u32,
+        /// The last of these, which the request holds.
+        node: Option<NodeId>,
     },
 }
 
@@ -52,7 +57,8 @@ impl Lines {
     /// Takes a line for a request.
     pub fn take(&mut self, request: u32) -> Option<u32> {
         let line = self.free.pop()?;
-        self.lines[line as usize] = Line::Held { request, pages: 0, told: 0, opened: false };
+        self.lines[line as usize] =
+            Line::Held { request, pages: 0, told: 0, opened: false, cached: 0, node: None };
         Some(line)
     }
 
@@ -84,6 +90,31 @@ impl Lines {
         }
     }
 
+    /// Replaces a page of a line; the worker is told again.
+    pub fn set(&mut self, line: u32, col: u32, page: PageId) {
+        if let Line::Held { pages, told, .. } = &mut self.lines[line as usize] {
+            if col < *pages {
+                self.table[line as usize * self.cols as usize + col as usize] = page;
+                *told = col.min(*told);
+            }
+        }
+    }
+
+    /// Pages of a line that the prefix cache has, and the last of them.
+    pub fn cached(&self, line: u32) -> (u32, Option<NodeId>) {
+        match self.lines[line as usize] {
+            Line::Free => (0, None),
+            Line::Held { cached, node, .. } => (cached, node),
+        }
+    }
+
+    /// Says how many pages of a line the prefix cache has, and which is the last of them.
+    pub fn set_cached(&mut self, line: u32, count: u32, last: Option<NodeId>) {
+        if let Line::Held { cached, node, .. } = &mut self.lines[line as usize] {
+            (*cached, *node) = (count, last);
+        }
+    }
+
     /// Says what the worker wasn't told yet about a line (the first new column, whether it's new) and marks it told.
     pub fn tell(&mut self, line: u32) -> (u32, bool) {
         match &mut self.lines[line as usize] {
@@ -101,8 +132,8 @@ impl Lines {
             return Err(format!("lines: {free} are free, {} on the free list", self.free.len()));
         }
         for (number, line) in self.lines.iter().enumerate() {
-            if let Line::Held { pages, told, .. } = line {
-                if told > pages || *pages > self.cols {
+            if let Line::Held { pages, told, cached, node, .. } = line {
+                if told > pages || cached > pages || *pages > self.cols || (*cached > 0) != node.is_some() {
                     return Err(format!("lines: line {number} has {line:?} of {} columns", self.cols));
                 }
             }

@@ -34,6 +34,8 @@ pub enum Part {
     OpenRequestLo,
     OpenRequestHi,
     ClearSlot,
+    CopySource,
+    CopyTarget,
     PageinAdapter,
     PageinSlot,
     PageinTag,
@@ -41,7 +43,7 @@ pub enum Part {
     PageinPage,
 }
 
-const PARTS: usize = 26;
+const PARTS: usize = 28;
 
 impl Part {
     /// All sections in the order of the buffer.
@@ -67,6 +69,8 @@ impl Part {
         Part::OpenRequestLo,
         Part::OpenRequestHi,
         Part::ClearSlot,
+        Part::CopySource,
+        Part::CopyTarget,
         Part::PageinAdapter,
         Part::PageinSlot,
         Part::PageinTag,
@@ -98,6 +102,8 @@ impl Part {
             Part::OpenRequestLo => "open_request_lo",
             Part::OpenRequestHi => "open_request_hi",
             Part::ClearSlot => "clear_slot",
+            Part::CopySource => "copy_source",
+            Part::CopyTarget => "copy_target",
             Part::PageinAdapter => "pagein_adapter",
             Part::PageinSlot => "pagein_slot",
             Part::PageinTag => "pagein_tag",
@@ -125,6 +131,7 @@ pub enum Head {
     PageInPages = 7,
     Clears = 8,
     Samples = 9,
+    Copies = 10,
 }
 
 /// Sections start at multiples of 16 elements: 64 bytes.
@@ -143,7 +150,8 @@ impl PlanLayout {
         let rows = config.rows_max as usize;
         let tokens = config.tokens_max as usize;
         let pages = config.pages_usable() as usize;
-        let edits = pages.min(rows.saturating_mul(config.cols() as usize));
+        // lines share cached pages
+        let edits = rows.saturating_mul(config.cols() as usize);
         let loads = (config.page_ins_max as usize).min(config.slots_max as usize);
         let (mut ranges, mut offset) = ([(0, 0); PARTS], 0usize);
         for part in Part::ALL {
@@ -156,6 +164,7 @@ impl PlanLayout {
                 Part::EditLine | Part::EditCol | Part::EditPage => edits,
                 Part::OpenLine | Part::OpenRequestLo | Part::OpenRequestHi => rows,
                 Part::ClearSlot => config.slots_max as usize,
+                Part::CopySource | Part::CopyTarget => rows,
                 Part::PageinAdapter | Part::PageinSlot | Part::PageinTag => loads,
                 Part::PageinBegin => loads + 1,
                 Part::PageinPage => pages,
@@ -318,6 +327,13 @@ impl<'a> PlanView<'a> {
         })
     }
 
+    /// Pages to copy before the rows are computed: source and target.
+    pub fn copies(&self) -> impl Iterator<Item = (u32, u32)> + 'a {
+        let view = *self;
+        (0..self.count(Head::Copies, Part::CopySource))
+            .map(move |index| (view.at(Part::CopySource, index), view.at(Part::CopyTarget, index)))
+    }
+
     /// Slots to empty.
     pub fn clears(&self) -> &'a [i32] {
         let count = self.count(Head::Clears, Part::ClearSlot);
@@ -339,6 +355,9 @@ impl fmt::Display for PlanView<'_> {
                 load.slot,
                 Numbers(load.pages)
             )?;
+        }
+        for (source, target) in self.copies() {
+            write!(f, "\n  copy page {source} to {target}")?;
         }
         for (line, request) in self.opened() {
             write!(f, "\n  open line {line} request {request}")?;

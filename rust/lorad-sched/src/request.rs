@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::explain::Story;
+
 /// The host's number of a request.
 pub type RequestId = u64;
 
@@ -26,6 +28,45 @@ pub struct RequestSpec {
     pub max_tokens: u32,
     /// Token ids that end the answer.
     pub stop_tokens: Vec<u32>,
+    /// How much of its tenant's service it gets relative to the tenant's other requests.
+    pub priority: Priority,
+    /// It ends as failed when this moment comes first, µs.
+    pub deadline: Option<u64>,
+    /// A request of the same tenant, adapter and priority with the same prompt: this one isn't admitted before that one has
+    /// computed it, and finds its pages. For several answers to one prompt; unknown and ended ones are ignored.
+    pub after: Option<RequestId>,
+}
+
+/// Priority classes ride on weights: within a tenant, and only there, one class gets four times the service of the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Priority {
+    /// A quarter of the usual.
+    Low,
+    /// The usual.
+    #[default]
+    Normal,
+    /// Four times the usual.
+    High,
+}
+
+impl Priority {
+    /// Factor of the adapter's weight.
+    pub fn weight(&self) -> u32 {
+        match self {
+            Priority::Low => 1,
+            Priority::Normal => 4,
+            Priority::High => 16,
+        }
+    }
+
+    /// A stable name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Priority::Low => "low",
+            Priority::Normal => "normal",
+            Priority::High => "high",
+        }
+    }
 }
 
 /// Where a request stands.
@@ -49,9 +90,14 @@ pub(crate) enum RequestState {
         computed: u32,
         /// New tokens in the plan in flight; 0 when it isn't part of it.
         planned: u32,
+        /// Tokens of the answer when it was admitted.
+        from: u32,
     },
     /// Gave its pages up; at the head of its group's queue with all its tokens.
-    Preempted,
+    Preempted {
+        /// Because there were no pages, not to make way: it comes back before others come.
+        starved: bool,
+    },
     /// Ended while in the plan in flight: line and pages go back at its commit. The id is free already.
     Ending {
         /// Line of the page table.
@@ -66,7 +112,7 @@ impl RequestState {
             RequestState::Vacant => "vacant",
             RequestState::Waiting => "waiting",
             RequestState::Running { .. } => "running",
-            RequestState::Preempted => "preempted",
+            RequestState::Preempted { .. } => "preempted",
             RequestState::Ending { .. } => "ending",
         }
     }
@@ -76,15 +122,22 @@ impl RequestState {
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub id: RequestId,
-    pub tenant: u32,
-    /// 0 for the base, else the adapter's entry + 1.
+    /// Entry of the group.
     pub group: u32,
+    /// Entry of the adapter, `None` for the base.
+    pub adapter: Option<u32>,
+    /// Its place in the order of arrival.
+    pub serial: u64,
     /// Prompt and answer so far.
     pub tokens: Vec<u32>,
     pub prompt_length: u32,
     pub max_tokens: u32,
     pub stop_tokens: Vec<u32>,
     pub arrived: u64,
+    pub deadline: Option<u64>,
+    /// Not admitted before this request has computed its prompt.
+    pub after: Option<RequestId>,
+    pub story: Story,
     pub state: RequestState,
 }
 
@@ -106,6 +159,7 @@ pub(crate) struct Requests {
     entries: Vec<Request>,
     vacant: Vec<u32>,
     index: HashMap<RequestId, u32>,
+    serial: u64,
 }
 
 impl Requests {
@@ -120,19 +174,31 @@ impl Requests {
     }
 
     /// Puts a request into an entry; its memory for the whole answer is taken here, so that no step allocates.
-    pub fn insert(&mut self, spec: RequestSpec, group: u32, now: u64) -> u32 {
-        let RequestSpec { id, tenant, adapter: _, mut prompt, max_tokens, stop_tokens } = spec;
+    pub fn insert(
+        &mut self,
+        spec: RequestSpec,
+        group: u32,
+        adapter: Option<u32>,
+        now: u64,
+        story: Story,
+    ) -> u32 {
+        let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, after, .. } = spec;
+        self.serial += 1;
         let prompt_length = prompt.len() as u32;
         prompt.reserve_exact(max_tokens as usize);
         let request = Request {
             id,
-            tenant,
             group,
+            adapter,
+            serial: self.serial,
             tokens: prompt,
             prompt_length,
             max_tokens,
             stop_tokens,
             arrived: now,
+            deadline,
+            after,
+            story,
             state: RequestState::Waiting,
         };
         let entry = match self.vacant.pop() {
@@ -175,7 +241,7 @@ impl Requests {
             let request = &self.entries[entry as usize];
             let nameable = matches!(
                 request.state,
-                RequestState::Waiting | RequestState::Preempted | RequestState::Running { .. }
+                RequestState::Waiting | RequestState::Preempted { .. } | RequestState::Running { .. }
             );
             if request.id != id || !nameable {
                 return Err(format!(
@@ -190,7 +256,7 @@ impl Requests {
             match request.state {
                 RequestState::Vacant => vacant += 1,
                 RequestState::Ending { .. } => {}
-                RequestState::Waiting | RequestState::Preempted | RequestState::Running { .. } => {
+                RequestState::Waiting | RequestState::Preempted { .. } | RequestState::Running { .. } => {
                     if self.find(request.id).is_none() {
                         return Err(format!("requests: id {} isn't in the index", request.id));
                     }

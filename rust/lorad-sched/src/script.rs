@@ -18,24 +18,30 @@
 //!
 //! | command | meaning |
 //! | --- | --- |
-//! | `core limit=n …` | a new core; limits as in [`Config`], small by default |
-//! | `register name pages=n layers=n tag=n` | an adapter, called `name` in this script |
+//! | `core limit=n …` | a new core; limits as in [`Config`], small by default; `order=fair|arrival|affinity`, `eviction=cost|lru`, `adapter_pages=n`, `slots=NxP` |
+//! | `register name pages=n layers=n tag=n tenant=n weight=n remote=1` | an adapter, called `name` in this script |
 //! | `unregister name` | |
-//! | `add id adapter=name prompt=n max=n stop=t,t tenant=n` | a request with a prompt of n tokens: id·1000, id·1000 + 1, … |
+//! | `tenant id weight=n pages_max=n adapters_max=n running_max=n waiting_max=n` | sets share and limits |
+//! | `add id adapter=name prompt=n max=n stop=t,t tenant=n priority=high deadline=t after=id` | a request with a prompt of n tokens: id·1000, id·1000 + 1, …, or from `from=t` on |
 //! | `abort id` | |
 //! | `step` | makes a plan and prints it |
 //! | `commit id=t … plan=n` | applies it; a row's token is id·1000 + its position unless given, `id=failed` refuses the row |
 //! | `commit_failed` | the worker lost the plan |
-//! | `done name`, `failed name` | reports a page-in |
+//! | `done name`, `failed name`, `dropped name`, `reached name layers=n` | reports about a page-in |
+//! | `arrived name`, `fetch_failed name` | reports about a remote adapter's bytes |
+//! | `pin name`, `unpin name`, `prewarm name` | |
 //! | `run steps=n` | n times: step, commit, all page-ins done; one line per plan, and its events |
-//! | `dump`, `stats`, `adapters` | print the state |
+//! | `dump`, `stats`, `adapters`, `explain id` | print the state |
 //!
 //! Each `step` is 1000 µs after the last; `at=n` on any command sets the time.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use crate::{AdapterId, AdapterSpec, Config, ConfigError, Core, Event, RequestSpec, SAMPLE_FAILED};
+use crate::{
+    AdapterId, AdapterSpec, Config, ConfigError, Core, Costs, Event, Eviction, Explanation, Order, Policy,
+    Priority, RequestSpec, Split, TenantSpec, SAMPLE_FAILED,
+};
 
 /// Runs a script and returns it with what its commands printed.
 pub fn run(text: &str) -> String {
@@ -179,19 +185,45 @@ impl Session {
                 arguments.end()?;
                 self.core.commit_failed(self.now, number).err().map(|error| error.to_string())
             }
-            "done" | "failed" => {
+            "tenant" => self.tenant(arguments)?,
+            "done" | "failed" | "dropped" | "arrived" | "fetch_failed" | "reached" => {
                 let adapter = self.adapter(arguments.word()?)?;
+                let layers = arguments.number("layers", 0)?;
                 arguments.end()?;
                 let report = match name {
                     "done" => self.core.page_in_done(self.now, adapter),
+                    "dropped" => self.core.page_in_dropped(self.now, adapter),
+                    "arrived" => self.core.arrived(self.now, adapter),
+                    "fetch_failed" => self.core.fetch_failed(self.now, adapter),
+                    "reached" => self.core.page_in_reached(self.now, adapter, layers),
                     _ => self.core.page_in_failed(self.now, adapter),
                 };
                 report.err().map(|error| error.to_string())
+            }
+            "pin" | "unpin" | "prewarm" => {
+                let adapter = self.adapter(arguments.word()?)?;
+                arguments.end()?;
+                let result = match name {
+                    "prewarm" => self.core.prewarm(self.now, adapter),
+                    _ => self.core.pin(self.now, adapter, name == "pin"),
+                };
+                result.err().map(|refusal| refusal.to_string())
             }
             "run" => {
                 let steps = arguments.number("steps", 1u32)?;
                 arguments.end()?;
                 self.run(steps, out)
+            }
+            "explain" => {
+                let request = number(arguments.word()?)?;
+                arguments.end()?;
+                match self.core.explain(request) {
+                    Some(found) => print_explanation(&found, out),
+                    None => {
+                        let _ = writeln!(out, "nothing is known of request {request}");
+                    }
+                }
+                None
             }
             "dump" | "stats" | "adapters" => {
                 arguments.end()?;
@@ -208,25 +240,14 @@ impl Session {
 
     fn new_core(&mut self, mut arguments: Arguments) -> Result<Option<String>, Mistake> {
         let mut config = small();
-        for (name, field) in [
-            ("pages", &mut config.pages),
-            ("pages_reserved", &mut config.pages_reserved),
-            ("page_tokens", &mut config.page_tokens),
-            ("rows_max", &mut config.rows_max),
-            ("tokens_max", &mut config.tokens_max),
-            ("prefill_chunk_max", &mut config.prefill_chunk_max),
-            ("slots_max", &mut config.slots_max),
-            ("adapters_step_max", &mut config.adapters_step_max),
-            ("page_ins_max", &mut config.page_ins_max),
-            ("adapters_max", &mut config.adapters_max),
-            ("waiting_max", &mut config.waiting_max),
-            ("sequence_tokens_max", &mut config.sequence_tokens_max),
-            ("stop_tokens_max", &mut config.stop_tokens_max),
-            ("vocab", &mut config.vocab),
-            ("pass_overs_max", &mut config.pass_overs_max),
-        ] {
+        for (name, field) in config.fields_mut() {
             *field = arguments.number(name, *field)?;
         }
+        config.urgent_after_us = arguments.number("urgent_after_us", config.urgent_after_us)?;
+        config.wait_us_max = arguments.number("wait_us_max", config.wait_us_max)?;
+        config.prefix_cache = arguments.number("prefix_cache", 0u8)? != 0;
+        config.share_base_prefix = arguments.number("share_base_prefix", 0u8)? != 0;
+        config.policy = policy(&mut arguments)?;
         arguments.end()?;
         match Core::new(config) {
             Ok(core) => {
@@ -239,12 +260,29 @@ impl Session {
         }
     }
 
+    fn tenant(&mut self, mut arguments: Arguments) -> Result<Option<String>, Mistake> {
+        let tenant = number(arguments.word()?)?;
+        let usual = TenantSpec::default();
+        let spec = TenantSpec {
+            weight: arguments.number("weight", usual.weight)?,
+            pages_max: arguments.number("pages_max", usual.pages_max)?,
+            adapters_max: arguments.number("adapters_max", usual.adapters_max)?,
+            running_max: arguments.number("running_max", usual.running_max)?,
+            waiting_max: arguments.number("waiting_max", usual.waiting_max)?,
+        };
+        arguments.end()?;
+        Ok(self.core.set_tenant(tenant, spec).err().map(|refusal| refusal.to_string()))
+    }
+
     fn register(&mut self, mut arguments: Arguments, out: &mut String) -> Result<Option<String>, Mistake> {
         let name = arguments.word()?.to_string();
         let spec = AdapterSpec {
             tag: arguments.number("tag", 100 + self.names.len() as u32 + 1)?,
             pages: arguments.number("pages", 2)?,
             layers: arguments.number("layers", 1)?,
+            tenant: arguments.number("tenant", 0)?,
+            weight: arguments.number("weight", 100)?,
+            remote: arguments.number("remote", 0u8)? != 0,
         };
         arguments.end()?;
         Ok(match self.core.register(spec) {
@@ -264,7 +302,7 @@ impl Session {
     fn add(&mut self, mut arguments: Arguments) -> Result<Option<String>, Mistake> {
         let id: u64 = number(arguments.word()?)?;
         let length = arguments.number("prompt", 4u32)?.min(1 << 20);
-        let first = id.wrapping_mul(1000) as u32;
+        let first = arguments.number("from", id.wrapping_mul(1000) as u32)?;
         let spec = RequestSpec {
             id,
             tenant: arguments.number("tenant", 0)?,
@@ -275,6 +313,14 @@ impl Session {
                 None => Vec::new(),
                 Some(tokens) => tokens.split(',').map(number).collect::<Result<_, _>>()?,
             },
+            priority: match arguments.take("priority") {
+                None | Some("normal") => Priority::Normal,
+                Some("low") => Priority::Low,
+                Some("high") => Priority::High,
+                Some(other) => return Err(format!("no priority {other}")),
+            },
+            deadline: arguments.take("deadline").map(number).transpose()?,
+            after: arguments.take("after").map(number).transpose()?,
         };
         arguments.end()?;
         Ok(self.core.add(self.now, spec).err().map(|refusal| refusal.to_string()))
@@ -381,6 +427,8 @@ impl Session {
                 Event::Finished { request, reason } => {
                     writeln!(out, "event {request} finished {}", reason.name())
                 }
+                Event::AdapterWanted { adapter } => writeln!(out, "event adapter {adapter} wanted"),
+                Event::AdapterDropped { adapter } => writeln!(out, "event adapter {adapter} dropped"),
                 Event::AdapterLoading { adapter, slot } => {
                     writeln!(out, "event adapter {adapter} loading slot {slot}")
                 }
@@ -393,6 +441,48 @@ impl Session {
             };
         }
     }
+}
+
+fn print_explanation(found: &Explanation, out: &mut String) {
+    let _ = write!(out, "request {} of tenant {} on {}", found.request, found.tenant, found.tier);
+    let _ = write!(out, ": arrived {}", found.arrived);
+    let times =
+        [("admitted", found.admitted), ("first token", found.first_token), ("finished", found.finished)];
+    for (name, time) in times {
+        if let Some(time) = time {
+            let _ = write!(out, ", {name} {time}");
+        }
+    }
+    let _ = write!(out, ", passed by {}", found.passed_by);
+    if let Some(lack) = found.waited_for {
+        let _ = write!(out, ", lacked {lack}");
+    }
+    let _ = writeln!(out, ", preempted {}, cached tokens {}", found.preemptions, found.cached_tokens);
+}
+
+fn policy(arguments: &mut Arguments) -> Result<Policy, Mistake> {
+    Ok(Policy {
+        order: match arguments.take("order") {
+            None | Some("fair") => Order::Fair,
+            Some("arrival") => Order::Arrival,
+            Some("affinity") => Order::Affinity,
+            Some(other) => return Err(format!("no order {other}")),
+        },
+        eviction: match arguments.take("eviction") {
+            None | Some("cost") => Eviction::Cost,
+            Some("lru") => Eviction::Lru,
+            Some(other) => return Err(format!("no eviction {other}")),
+        },
+        split: match (arguments.take("adapter_pages"), arguments.take("slots")) {
+            (None, None) => Split::Unified,
+            (Some(pages), None) => Split::Fixed { adapter_pages: number(pages)? },
+            (None, Some(slots)) => {
+                let (count, pages) = slots.split_once('x').ok_or("slots=COUNTxPAGES expected")?;
+                Split::Slots { count: number(count)?, pages: number(pages)? }
+            }
+            (Some(_), Some(_)) => return Err("adapter_pages and slots exclude each other".to_string()),
+        },
+    })
 }
 
 /// The limits of a script that names none: small enough to read.
@@ -412,7 +502,26 @@ fn small() -> Config {
         sequence_tokens_max: 64,
         stop_tokens_max: 4,
         vocab: 100_000,
-        pass_overs_max: 4,
-        ..Config::default()
+        tenants_max: 8,
+        urgent_after_us: 8000,
+        preempt_after_tokens: 2,
+        rows_reserved: 0,
+        wait_us_max: 0,
+        pinned_pages_max: 0,
+        half_life_us: 1_000_000,
+        prefix_cache: false,
+        share_base_prefix: false,
+        // a step of a script takes 1000 µs
+        costs: Costs {
+            step_ns: 500_000,
+            token_ns: 10_000,
+            sample_ns: 10_000,
+            context_ns: 100,
+            adapter_page_ns: 10_000,
+            adapter_token_page_ns: 1000,
+            page_in_ns: 500_000,
+            page_in_page_ns: 100_000,
+        },
+        policy: Policy::default(),
     }
 }

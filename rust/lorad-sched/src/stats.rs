@@ -13,7 +13,11 @@ pub struct Counters {
     pub preemptions: u64,
     pub page_ins: u64,
     pub page_ins_failed: u64,
+    pub page_in_pages: u64,
     pub evictions: u64,
+    pub evicted_pages: u64,
+    pub prefix_evictions: u64,
+    pub prefix_tokens: u64,
     pub urgent: u64,
     pub tokens_computed: u64,
     pub tokens_sampled: u64,
@@ -24,7 +28,7 @@ pub struct Counters {
 
 impl Counters {
     /// Names and figures, for hosts that export them.
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 18] {
         let Counters {
             plans,
             added,
@@ -33,7 +37,11 @@ impl Counters {
             preemptions,
             page_ins,
             page_ins_failed,
+            page_in_pages,
             evictions,
+            evicted_pages,
+            prefix_evictions,
+            prefix_tokens,
             urgent,
             tokens_computed,
             tokens_sampled,
@@ -49,7 +57,11 @@ impl Counters {
             ("preemptions", preemptions),
             ("page_ins", page_ins),
             ("page_ins_failed", page_ins_failed),
+            ("page_in_pages", page_in_pages),
             ("evictions", evictions),
+            ("evicted_pages", evicted_pages),
+            ("prefix_evictions", prefix_evictions),
+            ("prefix_tokens", prefix_tokens),
             ("urgent", urgent),
             ("tokens_computed", tokens_computed),
             ("tokens_sampled", tokens_sampled),
@@ -74,6 +86,7 @@ pub struct Stats {
     pub pages_free: u32,
     pub pages_sequence: u32,
     pub pages_adapter: u32,
+    pub pages_cached: u32,
     pub pages_reserved: u32,
     pub counters: Counters,
 }

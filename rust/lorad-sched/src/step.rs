@@ -1,9 +1,10 @@
 //! Making a plan: running rows first, then admission, then the arrays.
 
 use crate::adapter::Residency;
-use crate::core::{adapter_of, Core};
+use crate::core::Core;
 use crate::error::StepError;
 use crate::plan::{Head, Part};
+use crate::policy::Order;
 use crate::request::RequestState;
 
 /// A row of the plan.
@@ -41,7 +42,10 @@ impl Core {
         self.chosen.clear();
         self.page_ins.clear();
         let mut tokens_left = self.config.tokens_max;
+        self.expire();
+        self.turn_clocks();
         self.grow_rows();
+        self.make_way();
         self.choose_running(&mut tokens_left);
         self.admit(&mut tokens_left);
         if self.chosen.is_empty() && self.page_ins.is_empty() {
@@ -50,24 +54,55 @@ impl Core {
         self.counters.plans += 1;
         let number = self.counters.plans;
         self.chosen.sort_unstable_by_key(|row| (row.adapter.is_none(), row.adapter, row.line));
+        self.charge_step();
         self.write(number, plan);
         self.flight = Some(number);
         Ok(Some(number))
     }
 
-    /// Rows that decode, then prompts in progress in the order of admission. As `rows_max` isn't above `tokens_max`, each
-    /// decoding row gets its token and the first prompt at least one.
+    /// Rows that decode, then prompts in progress: of the tenant with the least service first, then in the order of
+    /// admission. As `rows_max` isn't above `tokens_max`, each decoding row gets its token and the first prompt at least one.
     fn choose_running(&mut self, tokens_left: &mut u32) {
-        for decoding in [true, false] {
-            for index in 0..self.running.len() {
-                let entry = self.running[index];
-                let request = &self.requests[entry];
-                if let RequestState::Running { computed, .. } = request.state {
-                    if (request.length() - computed == 1) == decoding {
-                        self.choose(entry, tokens_left);
-                    }
+        self.prompts.clear();
+        for index in 0..self.running.len() {
+            let entry = self.running[index];
+            let request = &self.requests[entry];
+            if let RequestState::Running { computed, .. } = request.state {
+                if request.length() - computed == 1 {
+                    self.choose(entry, tokens_left);
+                } else {
+                    self.prompts.push((0, index as u32, entry));
                 }
             }
+        }
+        if self.config.policy.order == Order::Fair {
+            for prompt in &mut self.prompts {
+                let tenant = self.groups[self.requests[prompt.2].group].name.tenant;
+                prompt.0 = self.tenants[tenant].service;
+            }
+            self.prompts.sort_unstable();
+        }
+        for index in 0..self.prompts.len() {
+            self.choose(self.prompts[index].2, tokens_left);
+        }
+    }
+
+    /// Charges what the plan's rows share: the step itself by rows, an adapter's bytes by the adapter's rows.
+    fn charge_step(&mut self) {
+        let share = self.config.costs.step_ns / self.chosen.len().max(1) as u64;
+        let mut first = 0;
+        while first < self.chosen.len() {
+            let adapter = self.chosen[first].adapter;
+            let alike = |row: &&Chosen| adapter.is_some() && row.adapter == adapter;
+            let rows = self.chosen[first..].iter().take_while(alike).count().max(1);
+            let pages = self.requests[self.chosen[first].request]
+                .adapter
+                .map_or(0, |entry| self.adapters[entry].spec.pages);
+            let bytes = self.config.costs.adapter_ns(pages) / rows as u64;
+            for index in first..first + rows {
+                self.charge(self.requests[self.chosen[index].request].group, share.saturating_add(bytes));
+            }
+            first += rows;
         }
     }
 
@@ -75,7 +110,7 @@ impl Core {
     pub(crate) fn choose(&mut self, entry: u32, tokens_left: &mut u32) {
         let request = &mut self.requests[entry];
         let length = request.tokens.len() as u32;
-        let RequestState::Running { line, computed, planned } = &mut request.state else { return };
+        let RequestState::Running { line, computed, planned, .. } = &mut request.state else { return };
         let missing = length - *computed;
         let count = missing.min(self.config.prefill_chunk_max).min(*tokens_left);
         if count == 0 {
@@ -83,14 +118,19 @@ impl Core {
         }
         *tokens_left -= count;
         *planned = count;
-        let (line, start) = (*line, *computed);
-        let adapter = adapter_of(request.group).and_then(|adapter| match self.adapters[adapter].residency {
+        let (line, start, sample) = (*line, *computed, count == missing);
+        let (group, adapter) = (request.group, request.adapter);
+        let pages = adapter.map_or(0, |adapter| self.adapters[adapter].spec.pages);
+        let adapter = adapter.and_then(|adapter| match self.adapters[adapter].residency {
             Residency::Hot { slot, .. } => Some((slot, self.adapters[adapter].spec.tag)),
-            Residency::Vacant | Residency::Cold | Residency::Loading { .. } | Residency::Failed { .. } => {
-                None
-            }
+            Residency::Vacant
+            | Residency::Remote { .. }
+            | Residency::Cold
+            | Residency::Loading { .. }
+            | Residency::Failed { .. } => None,
         });
-        self.chosen.push(Chosen { request: entry, line, adapter, start, count, sample: count == missing });
+        self.chosen.push(Chosen { request: entry, line, adapter, start, count, sample });
+        self.charge(group, self.config.costs.row_ns(start, count, sample, pages));
     }
 
     fn write(&mut self, number: u64, plan: &mut [i32]) {
@@ -142,6 +182,11 @@ impl Core {
         for (index, &slot) in self.adapters.clears.iter().enumerate() {
             layout.set(plan, Part::ClearSlot, index, slot);
         }
+        for (index, copy) in self.copies.iter().enumerate() {
+            let target = self.lines.pages(copy.line)[copy.col as usize];
+            layout.set(plan, Part::CopySource, index, copy.source.page());
+            layout.set(plan, Part::CopyTarget, index, target);
+        }
         let mut pages = 0usize;
         layout.set(plan, Part::PageinBegin, 0, 0);
         for (index, &entry) in self.page_ins.iter().enumerate() {
@@ -150,7 +195,8 @@ impl Core {
             layout.set(plan, Part::PageinAdapter, index, adapter.id.number());
             layout.set(plan, Part::PageinSlot, index, slot);
             layout.set(plan, Part::PageinTag, index, adapter.spec.tag);
-            for &page in &adapter.image {
+            // a slot's padding holds nothing
+            for &page in adapter.image.iter().take(adapter.spec.pages as usize) {
                 layout.set(plan, Part::PageinPage, pages, page);
                 pages += 1;
             }
@@ -167,6 +213,7 @@ impl Core {
             (Head::PageInPages, pages),
             (Head::Clears, self.adapters.clears.len()),
             (Head::Samples, samples),
+            (Head::Copies, self.copies.len()),
         ];
         for (head, value) in heads {
             layout.set_head(plan, head, value);

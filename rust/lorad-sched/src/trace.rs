@@ -17,13 +17,14 @@
 //! the scheduler looks at.
 //!
 //! A line is a name and `field=value` pairs. Lists have commas, an empty list is empty text, no adapter is `base`.
-//! `end` is the last line of a log that reached its limit. The fields of each line stand in `trace/input.rs` once, for
-//! writing and for reading.
+//! `end` is the last line of a log that reached its limit. The fields of each line stand in `trace/input.rs` and
+//! `trace/limits.rs` once, for writing and for reading; what is as usual may be left out.
 
 mod apply;
 mod error;
 mod fields;
 mod input;
+mod limits;
 mod permute;
 mod record;
 mod redact;

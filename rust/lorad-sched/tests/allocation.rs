@@ -47,16 +47,17 @@ fn a_warm_step_allocates_nothing() {
         rows_max: 16,
         tokens_max: 64,
         prefill_chunk_max: 16,
-        slots_max: 6,
+        slots_max: 3,
         adapters_step_max: 6,
         page_ins_max: 2,
-        pass_overs_max: 8,
+        urgent_after_us: 8,
+        preempt_after_tokens: 2,
         ..Config::default()
     };
     let mut core = Core::new(config).unwrap();
     let mut plan = vec![0; core.plan_layout().length()];
     let adapters: Vec<_> = (1..=20)
-        .map(|tag| core.register(AdapterSpec { tag, pages: 1 + tag % 7, layers: 1 }).unwrap())
+        .map(|tag| core.register(AdapterSpec { tag, pages: 1 + tag % 7, ..AdapterSpec::default() }).unwrap())
         .collect();
     for id in 0..600 {
         let adapter = (id % 7 != 0).then(|| adapters[(id * id % 20) as usize]);

@@ -10,8 +10,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use lorad_sched::snapshot::{AdapterState, Group, RequestState, Snapshot};
+use lorad_sched::snapshot::{AdapterState, Group, RequestState, Snapshot, TenantStanding};
 use lorad_sched::trace::Replay;
+use lorad_sched::Priority;
+use recorded::seeds;
 
 /// The dumps in a script: from the line that begins one to the first that can't be part of it.
 fn dumps(script: &str) -> Vec<String> {
@@ -26,6 +28,7 @@ fn dumps(script: &str) -> Vec<String> {
             // after a dump: another command's state, or what a command said
             "" | "adapter" if words.get(2) != Some(&"tag") => false,
             "----" | "plan" | "plans" | "event" | "nothing" | "refused" => false,
+            "request" if words.get(2) == Some(&"of") => false, // what `explain` says
             _ => inside,
         };
         if let (true, Some(dump)) = (inside, dumps.last_mut()) {
@@ -59,7 +62,7 @@ fn the_dumps_of_the_scripts_round_trip() {
 #[test]
 fn the_dumps_of_random_runs_round_trip() {
     let mut seen = BTreeSet::new();
-    for seed in 200..230 {
+    for seed in 200..200 + seeds(30) {
         let (recorder, _) = recorded::record(seed, 400);
         let mut replay = Replay::new(recorder.sink()).unwrap();
         replay
@@ -83,6 +86,9 @@ fn the_dumps_of_random_runs_round_trip() {
                     if adapter.draining {
                         seen.insert("draining");
                     }
+                    if adapter.pinned {
+                        seen.insert("pinned");
+                    }
                 }
                 let waiting: usize = snapshot.queues.iter().map(|queue| queue.waiting.len()).sum();
                 assert_eq!(waiting as u32, stats.waiting);
@@ -97,11 +103,25 @@ fn the_dumps_of_random_runs_round_trip() {
                 {
                     seen.insert("preempted");
                 }
-                if snapshot.queues.iter().any(|queue| queue.passed_over.is_some()) {
-                    seen.insert("passed over");
+                for queue in &snapshot.queues {
+                    seen.insert(queue.group.priority.name());
+                    if queue.waits.is_some() {
+                        seen.insert("waits");
+                    }
                 }
-                if snapshot.urgent.is_some() {
+                if !snapshot.urgent.is_empty() {
                     seen.insert("urgent");
+                }
+                if !snapshot.wanted.is_empty() {
+                    seen.insert("wanted");
+                }
+                seen.extend(snapshot.tenants.iter().map(|tenant| tenant.standing.name()));
+                if let Some(prefix) = &snapshot.prefix {
+                    assert_eq!(prefix.pages, stats.pages_cached);
+                    assert_eq!(prefix.cached.len() as u32, stats.pages_cached);
+                    seen.extend(
+                        prefix.cached.iter().map(|page| if page.doomed { "doomed" } else { "cached" }),
+                    );
                 }
                 if !snapshot.clears.is_empty() {
                     seen.insert("clears");
@@ -109,29 +129,64 @@ fn the_dumps_of_random_runs_round_trip() {
                 for listed in &snapshot.listed {
                     assert!(!listed.groups.is_empty());
                     seen.extend(
-                        ["ready", "resume", "warm", "cold"].iter().filter(|&&name| name == listed.place),
+                        ["ready", "resume", "cold"]
+                            .iter()
+                            .filter(|&&name| name == listed.place)
+                            .map(|_| "listed"),
                     );
                 }
             })
             .unwrap();
     }
-    let all =
-        "clears cold draining ending failed_page_in hot loading passed over planned preempted ready resume \
-               running urgent warm";
-    assert_eq!(seen.into_iter().collect::<Vec<_>>().join(" "), all);
+    for what in [
+        "",
+        "at its limit",
+        "cached",
+        "clears",
+        "cold",
+        "draining",
+        "ending",
+        "failed_page_in",
+        "high",
+        "hot",
+        "listed",
+        "loading",
+        "low",
+        "pinned",
+        "planned",
+        "preempted",
+        "remote",
+        "running",
+        "runs",
+        "urgent",
+        "waits",
+        "wanted",
+    ] {
+        assert!(seen.contains(what), "never seen: {what:?} in {seen:?}");
+    }
 }
 
 const DUMP: &str = "\
 now 2000 plans 2 in-flight 2
-pages 12: free 8 sequence 2 adapter 2 reserved 0
+pages 12: free 6 sequence 2 cached 2 adapter 2 reserved 0
 rows 1 of 4, waiting 2 of 8
+tenant 0: weight 100 service 700 running 1 waiting 2 pages 4 clock 90 runs
+tenant 9: weight 1 service 0 running 0 waiting 0 pages 0 clock 0
 adapter 1 tag 101: hot slot 0 last-use 1000 pages [0 1] draining, running 1 waiting 0
 adapter 2 tag 102: failed_page_in, running 0 waiting 0
-request 4 base: running line 1 computed 6 of 7 planned 1 answer 3 of 4 tenant 9 pages [2]
+adapter 3 tag 103: loading slot 1 since 700 layers 1 of 2 dropped pages [6] pinned, running 0 waiting 0
+adapter 4 tag 104: remote asked, running 0 waiting 1
+request 4 base: running line 1 computed 6 of 7 planned 1 answer 3 of 4 pages [2] cached 1
 request 3 adapter 1: ending line 0 pages [3]
-queue base: 7(preempted, answer 1 of 4) 8, since 500, passed over 3
+queue base: 7(preempted, answer 1 of 4) 8, waits 500 of 60000
+queue tenant 9 adapter 4 high: 9
 resume: base
-urgent: base
+urgent: base tenant 9 adapter 4 high
+wanted adapters: [2 3]
+prefix pages 2 of 12, evictable 1, least worth first: page 2
+generation 0 tenant 0
+page 2 first: column 0 tokens 4 holders 1 heat 2.5 used 1000
+doomed page 5 of generation 7 tenant 9 after page 2: column 1 tokens 2 holders 0 heat 1 used 900
 slots to clear: [1 2]
 ";
 
@@ -139,12 +194,24 @@ slots to clear: [1 2]
 fn a_dump_is_data() {
     let snapshot = Snapshot::parse(DUMP).unwrap();
     assert_eq!(snapshot.to_string(), DUMP);
+    assert_eq!(snapshot.others, []);
     assert_eq!(snapshot.time.in_flight, Some(2));
     assert_eq!((snapshot.pages.total, snapshot.pages.of("adapter"), snapshot.pages.of("moon")), (12, 2, 0));
+    assert_eq!(snapshot.tenants[0].standing, TenantStanding::Runs);
     assert_eq!(snapshot.adapters[0].state, AdapterState::Hot { slot: 0, last_use: 1000, pages: vec![0, 1] });
-    assert_eq!(snapshot.requests[1].group.adapter().map(|adapter| adapter.number()), Some(1));
+    assert_eq!(snapshot.adapters[3].state, AdapterState::Remote { asked: true });
+    assert_eq!(snapshot.requests[1].group.adapter.map(|adapter| adapter.number()), Some(1));
     assert_eq!(snapshot.queues[0].waiting[0].preempted, Some((1, 4)));
-    assert_eq!(snapshot.listed[0].groups, [Group::Base]);
+    assert_eq!(snapshot.queues[0].waits, Some((500, 60_000)));
+    let group = snapshot.queues[1].group;
+    assert_eq!((group.tenant, group.priority), (9, Priority::High));
+    assert_eq!(snapshot.listed[0].groups, [Group { tenant: 0, adapter: None, priority: Priority::Normal }]);
+    assert_eq!(snapshot.urgent, [snapshot.queues[0].group, group]);
+    let prefix = snapshot.prefix.unwrap();
+    assert_eq!(
+        (prefix.next, prefix.cached[1].above, prefix.cached[1].domain.generation),
+        (Some(2), Some(2), 7)
+    );
     assert_eq!(snapshot.clears, [1, 2]);
 }
 

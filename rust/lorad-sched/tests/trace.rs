@@ -11,8 +11,10 @@ use std::fmt::Write;
 
 use common::Random;
 use lorad_sched::trace::{redact, Input, Key, Log, Mistake, Outcome, Recorder, Replay, Sink};
-use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Eviction, Order, Policy, RequestSpec, Split};
-use recorded::{config, record};
+use lorad_sched::{
+    AdapterId, AdapterSpec, Config, Core, Eviction, Order, Policy, Priority, RequestSpec, Split, TenantSpec,
+};
+use recorded::{config, record, seeds};
 
 fn said(outcome: Outcome, input: &Input) -> String {
     match (outcome, input) {
@@ -37,7 +39,7 @@ fn empty_plan(config: &Config) -> String {
 #[test]
 fn a_recorded_run_plays_again() {
     let (mut answers, mut names) = (BTreeSet::new(), BTreeSet::new());
-    for seed in 0..50 {
+    for seed in 0..seeds(50) {
         let (recorder, transcript) = record(seed, 600);
         let (core, text) = recorder.into_parts();
         let nothing = empty_plan(core.config());
@@ -61,7 +63,7 @@ fn a_recorded_run_plays_again() {
         assert_eq!(replay.core().stats(), core.stats());
         assert_eq!(replay.line() as usize, text.lines().count());
     }
-    assert_eq!(names.len(), 9, "every call was recorded: {names:?}");
+    assert_eq!(names.len(), 16, "every call was recorded: {names:?}");
     answers.retain(|answer| answer.starts_with("Err("));
     assert!(answers.len() >= 12, "refused calls too: {answers:?}");
 }
@@ -79,12 +81,25 @@ fn a_trace_reads_as_it_is_written() {
         let mut core = Recorder::new(config.clone(), String::new(), None).unwrap();
         let mut plan = vec![0; core.plan_layout().length()];
         core.remark("devil is adapter 1");
-        core.register(AdapterSpec { tag: 7, pages: 2, layers: 1 }).unwrap();
+        core.register(AdapterSpec { tag: 7, pages: 2, ..AdapterSpec::default() }).unwrap();
+        let spec =
+            AdapterSpec { tag: 8, pages: 2, tenant: 3, weight: 5, remote: true, ..AdapterSpec::default() };
+        core.register(spec).unwrap();
+        core.set_tenant(3, TenantSpec { weight: 7, waiting_max: 9, ..TenantSpec::default() }).unwrap();
+        core.prewarm(5, AdapterId::from_number(2)).unwrap();
+        core.pin(5, AdapterId::from_number(2), false).unwrap();
         let spec = RequestSpec { id: 5, prompt: vec![3, 1, 4], max_tokens: 2, ..RequestSpec::default() };
         core.add(10, spec.clone()).unwrap();
         core.add(
             10,
-            RequestSpec { adapter: Some(AdapterId::from_number(9)), stop_tokens: vec![8, 9], ..spec },
+            RequestSpec {
+                adapter: Some(AdapterId::from_number(9)),
+                stop_tokens: vec![8, 9],
+                priority: Priority::High,
+                deadline: Some(11),
+                after: Some(5),
+                ..spec
+            },
         )
         .unwrap_err();
         core.step(20, &mut plan).unwrap();
@@ -103,8 +118,12 @@ fn a_trace_reads_as_it_is_written() {
             rest,
             "# devil is adapter 1\n\
              register tag=7 pages=2 layers=1\n\
+             register tag=8 pages=2 layers=1 tenant=3 weight=5 remote=yes\n\
+             set_tenant tenant=3 weight=7 waiting_max=9\n\
+             prewarm now=5 adapter=2\n\
+             pin now=5 adapter=2 pinned=no\n\
              add now=10 id=5 tenant=0 adapter=base prompt=3,1,4 max_tokens=2 stop_tokens=\n\
-             add now=10 id=5 tenant=0 adapter=9 prompt=3,1,4 max_tokens=2 stop_tokens=8,9\n\
+             add now=10 id=5 tenant=0 adapter=9 prompt=3,1,4 max_tokens=2 stop_tokens=8,9 priority=high deadline=11 after=5\n\
              step now=20\n\
              commit now=30 plan=1 sampled=42\n\
              step now=40 buffer=2\n\
@@ -150,6 +169,9 @@ fn a_full_log_ends_and_says_so() {
 fn give<W: Write>(core: &mut Recorder<W>, plan: &mut [i32], input: Input) {
     let _ = match input {
         Input::Register { spec } => core.register(spec).is_ok(),
+        Input::SetTenant { tenant, spec } => core.set_tenant(tenant, spec).is_ok(),
+        Input::Pin { now, adapter, pinned } => core.pin(now, adapter, pinned).is_ok(),
+        Input::Prewarm { now, adapter } => core.prewarm(now, adapter).is_ok(),
         Input::Unregister { now, adapter } => {
             core.unregister(now, adapter);
             true
@@ -165,6 +187,10 @@ fn give<W: Write>(core: &mut Recorder<W>, plan: &mut [i32], input: Input) {
         Input::CommitFailed { now, plan } => core.commit_failed(now, plan).is_ok(),
         Input::PageInDone { now, adapter } => core.page_in_done(now, adapter).is_ok(),
         Input::PageInFailed { now, adapter } => core.page_in_failed(now, adapter).is_ok(),
+        Input::PageInDropped { now, adapter } => core.page_in_dropped(now, adapter).is_ok(),
+        Input::PageInReached { now, adapter, layers } => core.page_in_reached(now, adapter, layers).is_ok(),
+        Input::Arrived { now, adapter } => core.arrived(now, adapter).is_ok(),
+        Input::FetchFailed { now, adapter } => core.fetch_failed(now, adapter).is_ok(),
     };
 }
 
@@ -246,6 +272,7 @@ fn what_is_no_trace_is_refused_by_line() {
         (format!("{head}step now=18446744073709551615 buffer=4294967295\n"), 0, ""),
         (format!("{head}commit now=1 plan=1 sampled=1,,2\n"), 3, "bad_value"),
         (format!("{head}abort now=1 request=1\r\nend\r\n"), 0, ""),
+        (format!("{head}pin now=1 adapter=1 pinned=1\n"), 3, "bad_value"),
         (format!("{head}saw plan=1 digest=00\n"), 3, "unknown_line"),
         (format!("{head}step now=1\nsaw plan=x digest=00\n"), 4, "unknown_line"),
         (format!("{head}step now=1"), 3, "cut"),

@@ -61,7 +61,16 @@ impl<'a> Cursor<'a> {
     }
 
     pub fn number<T: FromStr>(&mut self) -> Result<T, Expected> {
-        let end = self.rest.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(self.rest.len());
+        self.numeral(|letter| letter.is_ascii_digit())
+    }
+
+    /// A number that may have a point.
+    pub fn decimal(&mut self) -> Result<f64, Expected> {
+        self.numeral(|letter| letter.is_ascii_digit() || letter == '.')
+    }
+
+    fn numeral<T: FromStr>(&mut self, belongs: impl Fn(char) -> bool) -> Result<T, Expected> {
+        let end = self.rest.find(|letter| !belongs(letter)).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
         match digits.parse() {
             Ok(number) => {

@@ -3,39 +3,65 @@
 use std::fmt;
 
 use super::cursor::{Cursor, Expected};
-use crate::AdapterId;
+use crate::{AdapterId, Priority, TenantId};
 
-/// `base` or `adapter 3`
+/// `base`, `adapter 3` or `tenant 2 adapter 3 high`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// Requests without an adapter.
-    Base,
-    /// Requests for one adapter.
-    Adapter(AdapterId),
+pub struct Group {
+    /// Who asks.
+    pub tenant: TenantId,
+    /// Whose weights, `None` for the base's.
+    pub adapter: Option<AdapterId>,
+    /// In which class.
+    pub priority: Priority,
 }
 
 impl Group {
-    /// The adapter, `None` for the base.
-    pub fn adapter(&self) -> Option<AdapterId> {
-        match self {
-            Group::Base => None,
-            Group::Adapter(adapter) => Some(*adapter),
-        }
+    pub(crate) fn read(cursor: &mut Cursor) -> Result<Self, Expected> {
+        let tenant = match cursor.maybe_pair("tenant ")? {
+            Some(tenant) => {
+                cursor.word(" ")?;
+                tenant
+            }
+            None => 0,
+        };
+        let adapter = match cursor.maybe("base") {
+            true => None,
+            false => Some(AdapterId::from_number(cursor.pair("adapter ")?)),
+        };
+        let priority = if cursor.maybe(" low") {
+            Priority::Low
+        } else if cursor.maybe(" high") {
+            Priority::High
+        } else {
+            Priority::Normal
+        };
+        Ok(Self { tenant, adapter, priority })
     }
 
-    pub(crate) fn read(cursor: &mut Cursor) -> Result<Self, Expected> {
-        if cursor.maybe("base") {
-            return Ok(Group::Base);
+    /// Groups after a colon, each behind a blank.
+    pub(crate) fn read_all(cursor: &mut Cursor) -> Result<Vec<Self>, Expected> {
+        let mut groups = Vec::new();
+        cursor.word(":")?;
+        while cursor.maybe(" ") {
+            groups.push(Self::read(cursor)?);
         }
-        Ok(Group::Adapter(AdapterId::from_number(cursor.pair("adapter ")?)))
+        Ok(groups)
     }
 }
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Group::Base => write!(f, "base"),
-            Group::Adapter(adapter) => write!(f, "adapter {adapter}"),
+        if self.tenant != 0 {
+            write!(f, "tenant {} ", self.tenant)?;
+        }
+        match self.adapter {
+            None => write!(f, "base")?,
+            Some(adapter) => write!(f, "adapter {adapter}")?,
+        }
+        match self.priority {
+            Priority::Normal => Ok(()),
+            Priority::Low | Priority::High => write!(f, " {}", self.priority.name()),
         }
     }
 }
@@ -43,7 +69,7 @@ impl fmt::Display for Group {
 /// `ready: base adapter 3`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// The place: `ready`, `resume`, `warm`, `cold`.
+    /// The place: `resume`, `ready`, `cold`.
     pub place: String,
     /// The groups in it, in their order.
     pub groups: Vec<Group>,
@@ -51,12 +77,7 @@ pub struct Listed {
 
 impl Listed {
     pub(crate) fn read(cursor: &mut Cursor) -> Result<Self, Expected> {
-        let (place, mut groups) = (cursor.name()?.to_string(), Vec::new());
-        cursor.word(":")?;
-        while cursor.maybe(" ") {
-            groups.push(Group::read(cursor)?);
-        }
-        Ok(Self { place, groups })
+        Ok(Self { place: cursor.name()?.to_string(), groups: Group::read_all(cursor)? })
     }
 }
 

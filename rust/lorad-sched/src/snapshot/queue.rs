@@ -6,17 +6,16 @@ use super::cursor::{Cursor, Expected};
 use super::group::Group;
 use crate::RequestId;
 
-/// `queue adapter 2: 7(preempted, answer 1 of 4) 9, since 12000, passed over 0`
+/// `queue tenant 1 adapter 2: 7(preempted, answer 1 of 4) 9, waits 3000 of 60769`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// The base or an adapter.
+    /// Tenant, weights, priority.
     pub group: Group,
     /// Who waits, in order.
     pub waiting: Vec<Waiting>,
-    /// When the first of them came.
-    pub since: Option<u64>,
-    /// Others that were admitted past the first one since it was first passed over.
-    pub passed_over: Option<u64>,
+    /// How long the first of them has waited on its tenant's clock, and how long it can at most, µs. `None` while it
+    /// waits for bytes that aren't on the host.
+    pub waits: Option<(u64, u64)>,
 }
 
 /// A request that waits.
@@ -38,12 +37,11 @@ impl Queue {
         while cursor.maybe(" ") {
             waiting.push(Waiting::read(cursor)?);
         }
-        Ok(Self {
-            group,
-            waiting,
-            since: cursor.maybe_pair(", since ")?,
-            passed_over: cursor.maybe_pair(", passed over ")?,
-        })
+        let waits = match cursor.maybe_pair(", waits ")? {
+            Some(waited) => Some((waited, cursor.pair(" of ")?)),
+            None => None,
+        };
+        Ok(Self { group, waiting, waits })
     }
 }
 
@@ -72,7 +70,6 @@ impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "queue {}:", self.group)?;
         self.waiting.iter().try_for_each(|waiting| write!(f, " {waiting}"))?;
-        self.since.map_or(Ok(()), |since| write!(f, ", since {since}"))?;
-        self.passed_over.map_or(Ok(()), |count| write!(f, ", passed over {count}"))
+        self.waits.map_or(Ok(()), |(waited, bound)| write!(f, ", waits {waited} of {bound}"))
     }
 }

@@ -12,7 +12,7 @@ use crate::RequestId;
 pub struct Request {
     /// Its id.
     pub request: RequestId,
-    /// The base or its adapter.
+    /// Tenant, weights, priority.
     pub group: Group,
     /// Where it stands.
     pub state: RequestState,
@@ -35,10 +35,10 @@ pub enum RequestState {
         answered: u32,
         /// Tokens of the answer at most.
         max_tokens: u32,
-        /// Who asks.
-        tenant: u32,
         /// Its pages.
         pages: Vec<u32>,
+        /// How many of them, from the left, are the prefix cache's.
+        cached: u32,
     },
     /// Ended; line and pages go back with the plan in flight.
     Ending {
@@ -57,10 +57,10 @@ impl RequestState {
                 let (computed, length) = (cursor.pair(" computed ")?, cursor.pair(" of ")?);
                 let planned = cursor.maybe_pair(" planned ")?.unwrap_or(0);
                 let (answered, max_tokens) = (cursor.pair(" answer ")?, cursor.pair(" of ")?);
-                let tenant = cursor.maybe_pair(" tenant ")?.unwrap_or(0);
                 cursor.word(" pages ")?;
                 let pages = cursor.list()?;
-                Ok(Self::Running { line, computed, length, planned, answered, max_tokens, tenant, pages })
+                let cached = cursor.maybe_pair(" cached ")?.unwrap_or(0);
+                Ok(Self::Running { line, computed, length, planned, answered, max_tokens, pages, cached })
             }
             "ending" => {
                 let line = cursor.pair(" line ")?;
@@ -95,18 +95,18 @@ impl fmt::Display for Request {
                 planned,
                 answered,
                 max_tokens,
-                tenant,
                 pages,
+                cached,
             } => {
                 write!(f, "running line {line} computed {computed} of {length}")?;
                 if *planned > 0 {
                     write!(f, " planned {planned}")?;
                 }
-                write!(f, " answer {answered} of {max_tokens}")?;
-                if *tenant != 0 {
-                    write!(f, " tenant {tenant}")?;
+                write!(f, " answer {answered} of {max_tokens} pages {}", Numbers(pages))?;
+                match cached {
+                    0 => Ok(()),
+                    cached => write!(f, " cached {cached}"),
                 }
-                write!(f, " pages {}", Numbers(pages))
             }
             RequestState::Ending { line, pages } => {
                 write!(f, "ending line {line} pages {}", Numbers(pages))

@@ -32,7 +32,7 @@ pub enum Outcome {
 /// Why a call was refused, whichever it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// A registration or a request.
+    /// A registration, a request, or what is set about a tenant or an adapter.
     Call(Refusal),
     /// A step.
     Step(StepError),
@@ -79,6 +79,9 @@ pub(crate) fn apply(core: &mut Core, plan: &mut [i32], input: &Input) -> Outcome
             Ok(adapter) => Outcome::Registered { adapter },
             Err(why) => Outcome::Rejected { why: Rejected::Call(why) },
         },
+        Input::SetTenant { tenant, spec } => done(core.set_tenant(tenant, spec), Rejected::Call),
+        Input::Pin { now, adapter, pinned } => done(core.pin(now, adapter, pinned), Rejected::Call),
+        Input::Prewarm { now, adapter } => done(core.prewarm(now, adapter), Rejected::Call),
         Input::Unregister { now, adapter } => {
             core.unregister(now, adapter);
             Outcome::Done
@@ -97,6 +100,12 @@ pub(crate) fn apply(core: &mut Core, plan: &mut [i32], input: &Input) -> Outcome
         Input::CommitFailed { now, plan } => done(core.commit_failed(now, plan), Rejected::Commit),
         Input::PageInDone { now, adapter } => done(core.page_in_done(now, adapter), Rejected::PageIn),
         Input::PageInFailed { now, adapter } => done(core.page_in_failed(now, adapter), Rejected::PageIn),
+        Input::PageInDropped { now, adapter } => done(core.page_in_dropped(now, adapter), Rejected::PageIn),
+        Input::PageInReached { now, adapter, layers } => {
+            done(core.page_in_reached(now, adapter, layers), Rejected::PageIn)
+        }
+        Input::Arrived { now, adapter } => done(core.arrived(now, adapter), Rejected::PageIn),
+        Input::FetchFailed { now, adapter } => done(core.fetch_failed(now, adapter), Rejected::PageIn),
     }
 }
 

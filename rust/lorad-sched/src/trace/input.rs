@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::error::{short, Mistake};
 use super::fields::{Fields, Reader, Writer};
-use crate::{AdapterId, AdapterSpec, Config, Costs, Policy, RequestId, RequestSpec, SampledToken};
+use crate::{AdapterId, AdapterSpec, Priority, RequestId, RequestSpec, SampledToken, TenantId, TenantSpec};
 
 /// A call of the core that can change it, with all its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,19 @@ use crate::{AdapterId, AdapterSpec, Config, Costs, Policy, RequestId, RequestSpe
 pub enum Input {
     Register {
         spec: AdapterSpec,
+    },
+    SetTenant {
+        tenant: TenantId,
+        spec: TenantSpec,
+    },
+    Pin {
+        now: u64,
+        adapter: AdapterId,
+        pinned: bool,
+    },
+    Prewarm {
+        now: u64,
+        adapter: AdapterId,
     },
     Unregister {
         now: u64,
@@ -47,6 +60,23 @@ pub enum Input {
         now: u64,
         adapter: AdapterId,
     },
+    PageInDropped {
+        now: u64,
+        adapter: AdapterId,
+    },
+    PageInReached {
+        now: u64,
+        adapter: AdapterId,
+        layers: u32,
+    },
+    Arrived {
+        now: u64,
+        adapter: AdapterId,
+    },
+    FetchFailed {
+        now: u64,
+        adapter: AdapterId,
+    },
 }
 
 impl Input {
@@ -54,6 +84,9 @@ impl Input {
     pub fn name(&self) -> &'static str {
         match self {
             Input::Register { .. } => "register",
+            Input::SetTenant { .. } => "set_tenant",
+            Input::Pin { .. } => "pin",
+            Input::Prewarm { .. } => "prewarm",
             Input::Unregister { .. } => "unregister",
             Input::Add { .. } => "add",
             Input::Abort { .. } => "abort",
@@ -62,21 +95,31 @@ impl Input {
             Input::CommitFailed { .. } => "commit_failed",
             Input::PageInDone { .. } => "page_in_done",
             Input::PageInFailed { .. } => "page_in_failed",
+            Input::PageInDropped { .. } => "page_in_dropped",
+            Input::PageInReached { .. } => "page_in_reached",
+            Input::Arrived { .. } => "arrived",
+            Input::FetchFailed { .. } => "fetch_failed",
         }
     }
 
-    /// The time that the call gave; registering has none.
+    /// The time that the call gave; the calls that set something up have none.
     pub fn now(&self) -> Option<u64> {
         match *self {
-            Input::Register { .. } => None,
-            Input::Unregister { now, .. }
+            Input::Register { .. } | Input::SetTenant { .. } => None,
+            Input::Pin { now, .. }
+            | Input::Prewarm { now, .. }
+            | Input::Unregister { now, .. }
             | Input::Add { now, .. }
             | Input::Abort { now, .. }
             | Input::Step { now, .. }
             | Input::Commit { now, .. }
             | Input::CommitFailed { now, .. }
             | Input::PageInDone { now, .. }
-            | Input::PageInFailed { now, .. } => Some(now),
+            | Input::PageInFailed { now, .. }
+            | Input::PageInDropped { now, .. }
+            | Input::PageInReached { now, .. }
+            | Input::Arrived { now, .. }
+            | Input::FetchFailed { now, .. } => Some(now),
         }
     }
 
@@ -84,7 +127,10 @@ impl Input {
     fn blank(name: &str) -> Option<Self> {
         let (now, plan, request, adapter) = (0, 0, 0, AdapterId::from_number(0));
         Some(match name {
-            "register" => Input::Register { spec: AdapterSpec { tag: 0, pages: 0, layers: 0 } },
+            "register" => Input::Register { spec: AdapterSpec::default() },
+            "set_tenant" => Input::SetTenant { tenant: 0, spec: TenantSpec::default() },
+            "pin" => Input::Pin { now, adapter, pinned: false },
+            "prewarm" => Input::Prewarm { now, adapter },
             "unregister" => Input::Unregister { now, adapter },
             "add" => Input::Add { now, spec: RequestSpec::default() },
             "abort" => Input::Abort { now, request },
@@ -93,6 +139,10 @@ impl Input {
             "commit_failed" => Input::CommitFailed { now, plan },
             "page_in_done" => Input::PageInDone { now, adapter },
             "page_in_failed" => Input::PageInFailed { now, adapter },
+            "page_in_dropped" => Input::PageInDropped { now, adapter },
+            "page_in_reached" => Input::PageInReached { now, adapter, layers: 0 },
+            "arrived" => Input::Arrived { now, adapter },
+            "fetch_failed" => Input::FetchFailed { now, adapter },
             _ => return None,
         })
     }
@@ -100,6 +150,8 @@ impl Input {
     fn fields(&mut self, fields: &mut impl Fields) {
         match self {
             Input::Register { spec } => register(fields, spec),
+            Input::SetTenant { tenant, spec } => set_tenant(fields, tenant, spec),
+            Input::Pin { now, adapter, pinned } => pin(fields, now, adapter, pinned),
             Input::Add { now, spec } => add(fields, now, spec),
             Input::Step { now, buffer } => step(fields, now, buffer),
             Input::Commit { now, plan, sampled } => {
@@ -109,9 +161,14 @@ impl Input {
             }
             Input::CommitFailed { now, plan } => about_plan(fields, now, plan),
             Input::Abort { now, request } => about_request(fields, now, request),
-            Input::Unregister { now, adapter }
+            Input::PageInReached { now, adapter, layers } => page_in_reached(fields, now, adapter, layers),
+            Input::Prewarm { now, adapter }
+            | Input::Unregister { now, adapter }
             | Input::PageInDone { now, adapter }
-            | Input::PageInFailed { now, adapter } => about_adapter(fields, now, adapter),
+            | Input::PageInFailed { now, adapter }
+            | Input::PageInDropped { now, adapter }
+            | Input::Arrived { now, adapter }
+            | Input::FetchFailed { now, adapter } => about_adapter(fields, now, adapter),
         }
     }
 
@@ -140,14 +197,43 @@ pub(crate) fn split(line: &str) -> (&str, &str) {
 
 pub(crate) fn register(fields: &mut impl Fields, spec: &mut AdapterSpec) {
     // taken apart so that a new field of the struct doesn't compile before it's recorded
-    let AdapterSpec { tag, pages, layers } = spec;
+    let AdapterSpec { tag, pages, layers, tenant, weight, remote } = spec;
     fields.field("tag", tag);
     fields.field("pages", pages);
+    fields.field("layers", layers);
+    fields.unless("tenant", tenant, 0);
+    fields.unless("weight", weight, 100);
+    fields.unless("remote", remote, false);
+}
+
+pub(crate) fn set_tenant(fields: &mut impl Fields, tenant: &mut TenantId, spec: &mut TenantSpec) {
+    let TenantSpec { weight, pages_max, adapters_max, running_max, waiting_max } = spec;
+    fields.field("tenant", tenant);
+    fields.field("weight", weight);
+    fields.unless("pages_max", pages_max, u32::MAX);
+    fields.unless("adapters_max", adapters_max, u32::MAX);
+    fields.unless("running_max", running_max, u32::MAX);
+    fields.unless("waiting_max", waiting_max, u32::MAX);
+}
+
+pub(crate) fn pin(fields: &mut impl Fields, now: &mut u64, adapter: &mut AdapterId, pinned: &mut bool) {
+    about_adapter(fields, now, adapter);
+    fields.field("pinned", pinned);
+}
+
+pub(crate) fn page_in_reached(
+    fields: &mut impl Fields,
+    now: &mut u64,
+    adapter: &mut AdapterId,
+    layers: &mut u32,
+) {
+    about_adapter(fields, now, adapter);
     fields.field("layers", layers);
 }
 
 pub(crate) fn add(fields: &mut impl Fields, now: &mut u64, spec: &mut RequestSpec) {
-    let RequestSpec { id, tenant, adapter, prompt, max_tokens, stop_tokens } = spec;
+    let RequestSpec { id, tenant, adapter, prompt, max_tokens, stop_tokens, priority, deadline, after } =
+        spec;
     fields.field("now", now);
     fields.field("id", id);
     fields.field("tenant", tenant);
@@ -155,6 +241,9 @@ pub(crate) fn add(fields: &mut impl Fields, now: &mut u64, spec: &mut RequestSpe
     fields.field("prompt", prompt);
     fields.field("max_tokens", max_tokens);
     fields.field("stop_tokens", stop_tokens);
+    fields.unless("priority", priority, Priority::Normal);
+    fields.unless("deadline", deadline, None);
+    fields.unless("after", after, None);
 }
 
 pub(crate) fn step(fields: &mut impl Fields, now: &mut u64, buffer: &mut Option<u32>) {
@@ -186,64 +275,4 @@ pub(crate) fn about_request(fields: &mut impl Fields, now: &mut u64, request: &m
 pub(crate) fn about_adapter(fields: &mut impl Fields, now: &mut u64, adapter: &mut AdapterId) {
     fields.field("now", now);
     fields.field("adapter", adapter);
-}
-
-/// The limits: the line `core`.
-pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
-    let Config {
-        pages,
-        pages_reserved,
-        page_tokens,
-        rows_max,
-        tokens_max,
-        prefill_chunk_max,
-        slots_max,
-        adapters_step_max,
-        page_ins_max,
-        adapters_max,
-        waiting_max,
-        sequence_tokens_max,
-        stop_tokens_max,
-        vocab,
-        pass_overs_max,
-        costs,
-        policy,
-    } = config;
-    fields.field("pages", pages);
-    fields.field("pages_reserved", pages_reserved);
-    fields.field("page_tokens", page_tokens);
-    fields.field("rows_max", rows_max);
-    fields.field("tokens_max", tokens_max);
-    fields.field("prefill_chunk_max", prefill_chunk_max);
-    fields.field("slots_max", slots_max);
-    fields.field("adapters_step_max", adapters_step_max);
-    fields.field("page_ins_max", page_ins_max);
-    fields.field("adapters_max", adapters_max);
-    fields.field("waiting_max", waiting_max);
-    fields.field("sequence_tokens_max", sequence_tokens_max);
-    fields.field("stop_tokens_max", stop_tokens_max);
-    fields.field("vocab", vocab);
-    fields.field("pass_overs_max", pass_overs_max);
-    let Costs {
-        step_ns,
-        token_ns,
-        sample_ns,
-        context_ns,
-        adapter_page_ns,
-        adapter_token_page_ns,
-        page_in_ns,
-        page_in_page_ns,
-    } = costs;
-    fields.field("step_ns", step_ns);
-    fields.field("token_ns", token_ns);
-    fields.field("sample_ns", sample_ns);
-    fields.field("context_ns", context_ns);
-    fields.field("adapter_page_ns", adapter_page_ns);
-    fields.field("adapter_token_page_ns", adapter_token_page_ns);
-    fields.field("page_in_ns", page_in_ns);
-    fields.field("page_in_page_ns", page_in_page_ns);
-    let Policy { order, eviction, split } = policy;
-    fields.field("order", order);
-    fields.field("eviction", eviction);
-    fields.field("split", split);
 }

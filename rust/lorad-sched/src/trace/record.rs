@@ -6,10 +6,10 @@ use std::ops::Deref;
 
 use super::fields::Writer;
 use super::saw::Saw;
-use super::{input, CORE, END, HEADER};
+use super::{input, limits, CORE, END, HEADER};
 use crate::{
     AdapterId, AdapterSpec, CommitError, Config, ConfigError, Core, Event, PageInError, Refusal, RequestId,
-    RequestSpec, SampledToken, StepError,
+    RequestSpec, SampledToken, StepError, TenantId, TenantSpec,
 };
 
 /// Whether a recorder still writes.
@@ -61,7 +61,7 @@ impl<W: Write> Recorder<W> {
         recorder.line.push('\n');
         recorder.send();
         let mut config = recorder.core.config().clone();
-        recorder.write(CORE, |fields| input::core(fields, &mut config));
+        recorder.write(CORE, |fields| limits::core(fields, &mut config));
         let written = u64::MAX - recorder.left;
         recorder.left = bytes_max.unwrap_or(u64::MAX).saturating_sub(written);
         Ok(recorder)
@@ -139,9 +139,27 @@ impl<W: Write> Recorder<W> {
         self.core.register(spec)
     }
 
+    /// As [`Core::set_tenant`].
+    pub fn set_tenant(&mut self, mut tenant: TenantId, mut spec: TenantSpec) -> Result<(), Refusal> {
+        self.write("set_tenant", |fields| input::set_tenant(fields, &mut tenant, &mut spec));
+        self.core.set_tenant(tenant, spec)
+    }
+
+    /// As [`Core::pin`].
+    pub fn pin(&mut self, mut now: u64, mut adapter: AdapterId, mut pinned: bool) -> Result<(), Refusal> {
+        self.write("pin", |fields| input::pin(fields, &mut now, &mut adapter, &mut pinned));
+        self.core.pin(now, adapter, pinned)
+    }
+
+    /// As [`Core::prewarm`].
+    pub fn prewarm(&mut self, now: u64, adapter: AdapterId) -> Result<(), Refusal> {
+        self.about_adapter("prewarm", now, adapter);
+        self.core.prewarm(now, adapter)
+    }
+
     /// As [`Core::unregister`].
-    pub fn unregister(&mut self, mut now: u64, mut adapter: AdapterId) {
-        self.write("unregister", |fields| input::about_adapter(fields, &mut now, &mut adapter));
+    pub fn unregister(&mut self, now: u64, adapter: AdapterId) {
+        self.about_adapter("unregister", now, adapter);
         self.core.unregister(now, adapter);
     }
 
@@ -190,15 +208,50 @@ impl<W: Write> Recorder<W> {
     }
 
     /// As [`Core::page_in_done`].
-    pub fn page_in_done(&mut self, mut now: u64, mut adapter: AdapterId) -> Result<(), PageInError> {
-        self.write("page_in_done", |fields| input::about_adapter(fields, &mut now, &mut adapter));
+    pub fn page_in_done(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        self.about_adapter("page_in_done", now, adapter);
         self.core.page_in_done(now, adapter)
     }
 
     /// As [`Core::page_in_failed`].
-    pub fn page_in_failed(&mut self, mut now: u64, mut adapter: AdapterId) -> Result<(), PageInError> {
-        self.write("page_in_failed", |fields| input::about_adapter(fields, &mut now, &mut adapter));
+    pub fn page_in_failed(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        self.about_adapter("page_in_failed", now, adapter);
         self.core.page_in_failed(now, adapter)
+    }
+
+    /// As [`Core::page_in_dropped`].
+    pub fn page_in_dropped(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        self.about_adapter("page_in_dropped", now, adapter);
+        self.core.page_in_dropped(now, adapter)
+    }
+
+    /// As [`Core::page_in_reached`].
+    pub fn page_in_reached(
+        &mut self,
+        mut now: u64,
+        mut adapter: AdapterId,
+        mut layers: u32,
+    ) -> Result<(), PageInError> {
+        self.write("page_in_reached", |fields| {
+            input::page_in_reached(fields, &mut now, &mut adapter, &mut layers);
+        });
+        self.core.page_in_reached(now, adapter, layers)
+    }
+
+    /// As [`Core::arrived`].
+    pub fn arrived(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        self.about_adapter("arrived", now, adapter);
+        self.core.arrived(now, adapter)
+    }
+
+    /// As [`Core::fetch_failed`].
+    pub fn fetch_failed(&mut self, now: u64, adapter: AdapterId) -> Result<(), PageInError> {
+        self.about_adapter("fetch_failed", now, adapter);
+        self.core.fetch_failed(now, adapter)
+    }
+
+    fn about_adapter(&mut self, name: &str, mut now: u64, mut adapter: AdapterId) {
+        self.write(name, |fields| input::about_adapter(fields, &mut now, &mut adapter));
     }
 
     /// As [`Core::drain_events`]: no input, nothing is written.

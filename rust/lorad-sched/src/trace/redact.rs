@@ -16,7 +16,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::error::{Mistake, TraceError};
 use super::fields::Writer;
-use super::input::{self, Input};
+use super::input::Input;
+use super::limits;
 use super::permute::Key;
 use super::replay::Replay;
 use super::{Outcome, CORE, END, HEADER};
@@ -31,7 +32,7 @@ pub fn redact(text: &str, key: &Key) -> Result<String, TraceError> {
     let mut replay = Replay::new(text)?;
     let mut out = format!("{HEADER}\n{CORE}");
     let mut config = replay.core().config().clone();
-    input::core(&mut Writer(&mut out), &mut config);
+    limits::core(&mut Writer(&mut out), &mut config);
     out.push('\n');
     let mut redaction = Redaction::new(key, config.vocab, stop_tokens(text, config.vocab));
     loop {
@@ -81,7 +82,7 @@ fn sampling_rows(core: &Core) -> Vec<Option<RequestId>> {
             RequestState::Running { .. } => Some(request.id),
             RequestState::Vacant
             | RequestState::Waiting
-            | RequestState::Preempted
+            | RequestState::Preempted { .. }
             | RequestState::Ending { .. } => None,
         })
         .collect()
@@ -146,12 +147,19 @@ impl<'a> Redaction<'a> {
                 }
             }
             Input::Register { .. }
+            | Input::SetTenant { .. }
+            | Input::Pin { .. }
+            | Input::Prewarm { .. }
             | Input::Unregister { .. }
             | Input::Abort { .. }
             | Input::Step { .. }
             | Input::CommitFailed { .. }
             | Input::PageInDone { .. }
-            | Input::PageInFailed { .. } => {}
+            | Input::PageInFailed { .. }
+            | Input::PageInDropped { .. }
+            | Input::PageInReached { .. }
+            | Input::Arrived { .. }
+            | Input::FetchFailed { .. } => {}
         }
         input
     }

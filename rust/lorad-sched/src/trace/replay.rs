@@ -3,7 +3,8 @@
 use super::apply::{apply, Outcome, Rejected};
 use super::error::{short, Mistake, TraceError};
 use super::fields::Reader;
-use super::input::{self, split, Input};
+use super::input::{split, Input};
+use super::limits;
 use super::saw::{Saw, SAW};
 use super::{CORE, END, HEADER};
 use crate::plan::PlanView;
@@ -171,7 +172,7 @@ impl<'a> Lines<'a> {
             return Err(Mistake::NoCore);
         }
         let (mut config, mut reader) = (Config::default(), Reader::new(rest));
-        input::core(&mut reader, &mut config);
+        limits::core(&mut reader, &mut config);
         reader.end()?;
         let core = Core::new(config).map_err(|error| Mistake::Config { error })?;
         self.pass(next);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::policy::{Eviction, Order, Split};
-use crate::AdapterId;
+use crate::{AdapterId, Priority};
 
 /// What a field can hold. Text has no blank, no `=` and no line end.
 pub(crate) trait Value: Sized {
@@ -104,6 +104,28 @@ impl Value for Option<AdapterId> {
             "base" => Some(None),
             _ => AdapterId::read(text).map(Some),
         }
+    }
+}
+
+impl Value for bool {
+    fn write(&self, text: &mut String) {
+        text.push_str(if *self { "yes" } else { "no" });
+    }
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "yes" => Some(true),
+            "no" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Value for Priority {
+    fn write(&self, text: &mut String) {
+        text.push_str(self.name());
+    }
+    fn read(text: &str) -> Option<Self> {
+        [Priority::Low, Priority::Normal, Priority::High].into_iter().find(|priority| priority.name() == text)
     }
 }
 

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use lorad_sched::plan::Part;
-use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Event, FinishReason, RequestSpec, SAMPLE_FAILED};
+use lorad_sched::{
+    AdapterId, AdapterSpec, Config, Core, Event, FinishReason, Priority, RequestSpec, SAMPLE_FAILED,
+};
 
 /// A seeded stream of numbers (xorshift).
 pub struct Random(u64);
@@ -50,6 +52,15 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// All that KV at a position depends on: tenant, adapter and the tokens so far.
+    fn origin(&self, position: u32) -> u64 {
+        let adapter = self.spec.adapter.map_or(0, |adapter| u64::from(adapter.number()));
+        let begin = u64::from(self.spec.tenant) << 32 | adapter;
+        (0..=position).fold(begin, |origin, position| {
+            (origin ^ u64::from(self.token(position) + 1)).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+        })
+    }
+
     fn token(&self, position: u32) -> u32 {
         let prompt = &self.spec.prompt;
         match prompt.get(position as usize) {
@@ -62,8 +73,9 @@ impl Entry {
 /// Two letters and a stop token: a tiny alphabet finds mixed-up tokens only by position, so the letter depends on both.
 pub const STOP: u32 = 2;
 
+/// Few different texts, so that beginnings are shared.
 pub fn letter(id: u64, position: u32) -> u32 {
-    ((id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (position % 50)) & 1) as u32
+    (((id % 5 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (position % 50)) & 1) as u32
 }
 
 pub struct Host {
@@ -83,7 +95,8 @@ pub struct Host {
     next_id: u64,
     next_tag: u32,
     pages: Vec<Held>,
-    kv: Vec<Option<(u64, u32, u32)>>,
+    /// What each token's KV was computed from: see [`Entry::origin`].
+    kv: Vec<Option<u64>>,
     table: Vec<Vec<u32>>,
     line_request: Vec<u64>,
     slots: Vec<Option<(AdapterId, Vec<u32>)>>,
@@ -130,7 +143,9 @@ impl Host {
     }
 
     pub fn register(&mut self, pages: u32) {
-        let spec = AdapterSpec { tag: self.next_tag, pages, layers: 2 };
+        let owner = self.next_tag % 3;
+        let spec =
+            AdapterSpec { tag: self.next_tag, pages, layers: 2, tenant: owner, ..AdapterSpec::default() };
         match self.core.register(spec) {
             Ok(adapter) => {
                 self.next_tag += 1;
@@ -154,8 +169,11 @@ impl Host {
         let id = self.next_id;
         let spec = RequestSpec {
             id,
-            tenant: prompt,
+            tenant: prompt % 3,
             adapter,
+            priority: [Priority::Low, Priority::Normal, Priority::High][(max_tokens % 3) as usize],
+            deadline: None,
+            after: None,
             prompt: (0..prompt).map(|position| letter(id, position)).collect(),
             max_tokens,
             stop_tokens: if stops { vec![9, STOP] } else { Vec::new() },
@@ -222,6 +240,14 @@ impl Host {
         for (line, col, page) in view.edits() {
             self.table[line as usize][col as usize] = page;
         }
+        for (source, target) in view.copies() {
+            assert_eq!(self.pages[source as usize], Held::Kv, "page {source} is copied and was written over");
+            self.pages[target as usize] = Held::Kv;
+            let size = self.config.page_tokens;
+            for offset in 0..size {
+                self.kv[(target * size + offset) as usize] = self.kv[(source * size + offset) as usize];
+            }
+        }
 
         assert!(
             view.rows() <= self.config.rows_max as usize && view.tokens() <= self.config.tokens_max as usize
@@ -274,7 +300,7 @@ impl Host {
                     Held::Kv,
                     "page {page} of request {id} was written over"
                 );
-                assert_eq!(self.kv[cell], Some((id, position, entry.token(position))), "KV of another");
+                assert_eq!(self.kv[cell], Some(entry.origin(position)), "KV of another");
             }
             for position in row.start..row.start + row.count {
                 assert_eq!(view.part(Part::TokenId)[token as usize], entry.token(position) as i32);
@@ -282,7 +308,7 @@ impl Host {
                 assert_eq!(view.part(Part::TokenLine)[token as usize], row.line as i32);
                 let (page, cell) = cell(position);
                 self.pages[page as usize] = Held::Kv;
-                self.kv[cell] = Some((id, position, entry.token(position)));
+                self.kv[cell] = Some(entry.origin(position));
                 token += 1;
             }
             if row.sample {
@@ -303,7 +329,7 @@ impl Host {
         true
     }
 
-    /// Copies an adapter's image into its pages.
+    /// Copies an adapter's image into its pages; KV that was there is gone.
     fn copy(&mut self, adapter: AdapterId, pages: &[u32]) {
         for (part, &page) in pages.iter().enumerate() {
             self.pages[page as usize] = Held::Weights { adapter, part: part as u32 };
@@ -403,6 +429,8 @@ impl Host {
                 }
                 Event::AdapterLoading { .. }
                 | Event::AdapterHot { .. }
+                | Event::AdapterWanted { .. }
+                | Event::AdapterDropped { .. }
                 | Event::AdapterEvicted { .. }
                 | Event::AdapterFailed { .. } => {}
             }
@@ -444,7 +472,8 @@ impl Host {
         }
         assert!(self.draining.is_empty());
         let stats = self.core.stats();
-        assert_eq!(stats.pages_free, self.config.pages - self.config.pages_reserved, "{}", self.core.dump());
+        let back = stats.pages_free + stats.pages_cached;
+        assert_eq!(back, self.config.pages - self.config.pages_reserved, "{}", self.core.dump());
         assert_eq!((stats.slots_free, stats.adapters), (self.config.slots_max, 0));
         self.core.check().unwrap();
     }

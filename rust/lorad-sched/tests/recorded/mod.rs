@@ -1,7 +1,9 @@
 //! A host that records what it does.
 
 use lorad_sched::trace::{Log, Recorder};
-use lorad_sched::{AdapterId, AdapterSpec, Config, RequestSpec, SAMPLE_FAILED};
+use lorad_sched::{
+    AdapterId, AdapterSpec, Config, Eviction, Order, Policy, Priority, RequestSpec, TenantSpec, SAMPLE_FAILED,
+};
 
 use crate::common::Random;
 
@@ -25,9 +27,25 @@ pub fn config(seed: u64) -> Config {
         sequence_tokens_max: 24,
         stop_tokens_max: 2,
         vocab: 12,
-        pass_overs_max: random.below(6),
+        tenants_max: 4,
+        urgent_after_us: u64::from(random.below(20_000)),
+        preempt_after_tokens: 1 + random.below(3),
+        pinned_pages_max: random.below(4),
+        half_life_us: 50_000,
+        prefix_cache: random.chance(75),
+        share_base_prefix: random.chance(30),
+        policy: Policy {
+            order: [Order::Fair, Order::Fair, Order::Arrival, Order::Affinity][random.below(4) as usize],
+            eviction: [Eviction::Cost, Eviction::Lru][random.below(2) as usize],
+            ..Policy::default()
+        },
         ..Config::default()
     }
+}
+
+/// How many worlds: LORAD_SEEDS, or the usual number.
+pub fn seeds(usual: u64) -> u64 {
+    std::env::var("LORAD_SEEDS").map_or(usual, |text| text.parse().unwrap())
 }
 
 /// What the core said, and its state, after each of its inputs.
@@ -49,14 +67,21 @@ pub fn record(seed: u64, operations: u32) -> (Recorder<String>, Transcript) {
         let adapter = AdapterId::from_number(1 + random.below(7));
         let answer = match random.below(100) {
             0..=3 => {
-                let spec = AdapterSpec { tag: random.below(5), pages: random.below(6), layers: 2 };
+                let spec = AdapterSpec {
+                    tag: random.below(5),
+                    pages: random.below(6),
+                    layers: 2,
+                    tenant: random.below(2),
+                    weight: 1 + random.below(200),
+                    remote: random.chance(30),
+                };
                 format!("{:?}", core.register(spec).map(|adapter| format!("adapter {adapter}")))
             }
             4 => {
                 core.unregister(now, adapter);
                 "done".to_string()
             }
-            5..=29 => {
+            5..=27 => {
                 let id = if random.chance(5) { next / 2 } else { next };
                 next += 1;
                 let spec = RequestSpec {
@@ -66,9 +91,28 @@ pub fn record(seed: u64, operations: u32) -> (Recorder<String>, Transcript) {
                     prompt: prompt(&mut random),
                     max_tokens: random.below(9),
                     stop_tokens: STOPS[..random.below(3) as usize].to_vec(),
+                    priority: [Priority::Normal, Priority::Low, Priority::High][random.below(3) as usize],
+                    deadline: random.chance(5).then(|| now + u64::from(random.below(20_000))),
+                    after: random.chance(5).then(|| id.saturating_sub(1)),
                 };
                 format!("{:?}", core.add(now, spec))
             }
+            28 => {
+                let spec = TenantSpec {
+                    weight: random.below(300),
+                    running_max: if random.chance(30) { 1 } else { u32::MAX },
+                    waiting_max: if random.chance(30) { 2 } else { u32::MAX },
+                    ..TenantSpec::default()
+                };
+                format!("{:?}", core.set_tenant(random.below(6), spec))
+            }
+            29 => match random.below(5) {
+                0 => format!("{:?}", core.pin(now, adapter, random.chance(70))),
+                1 => format!("{:?}", core.prewarm(now, adapter)),
+                2 => format!("{:?}", core.page_in_reached(now, adapter, random.below(3))),
+                3 => format!("{:?}", core.page_in_dropped(now, adapter)),
+                _ => format!("{:?}", core.fetch_failed(now, adapter)),
+            },
             30..=33 => {
                 core.abort(now, next.saturating_sub(u64::from(random.below(8))));
                 "done".to_string()
@@ -108,6 +152,7 @@ pub fn record(seed: u64, operations: u32) -> (Recorder<String>, Transcript) {
                 };
                 match random.below(10) {
                     0 => format!("{:?}", core.page_in_failed(now, adapter)),
+                    1..=3 => format!("{:?}", core.arrived(now, AdapterId::from_number(1 + random.below(7)))),
                     _ => format!("{:?}", core.page_in_done(now, adapter)),
                 }
             }

@@ -1,0 +1,162 @@
+//! The wait bound: an adversary comes close to it, and never past it.
+// a test ends by panicking
+#![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout)]
+
+mod common;
+
+use common::Random;
+use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Costs, RequestSpec};
+
+/// A step takes `step_ns` whatever it computes, so that each step is as long as the longest; page-ins go one by one.
+struct Clock {
+    core: Core,
+    plan: Vec<i32>,
+    now: u64,
+    loads: Vec<AdapterId>,
+    load_ends: u64,
+    longest: u64,
+}
+
+impl Clock {
+    fn new(config: Config) -> Self {
+        let core = Core::new(config).unwrap();
+        let plan = vec![0; core.plan_layout().length()];
+        Self { core, plan, now: 0, loads: Vec::new(), load_ends: 0, longest: 0 }
+    }
+
+    fn step(&mut self) {
+        let costs = self.core.config().costs;
+        let number = self.core.step(self.now, &mut self.plan).unwrap();
+        match number {
+            Some(number) => {
+                let view = self.core.plan_layout().view(&self.plan);
+                let began: Vec<(AdapterId, u32)> =
+                    view.page_ins().map(|load| (load.adapter, load.pages.len() as u32)).collect();
+                let sampled = vec![7; view.samples()];
+                let rows = view.rows();
+                for (adapter, pages) in began {
+                    if self.loads.is_empty() {
+                        self.load_ends = self.now;
+                    }
+                    self.loads.push(adapter);
+                    if self.loads.len() == 1 {
+                        self.load_ends = self.now + costs.page_in_ns(pages) / 1000;
+                    }
+                }
+                self.now += if rows > 0 { costs.step_ns / 1000 } else { 0 };
+                self.core.commit(self.now, number, &sampled).unwrap();
+            }
+            None => self.now = self.now.max(self.load_ends),
+        }
+        while !self.loads.is_empty() && self.load_ends <= self.now {
+            let adapter = self.loads.remove(0);
+            self.core.page_in_done(self.now, adapter).unwrap();
+            self.load_ends += costs.page_in_ns(8) / 1000;
+        }
+        self.core.check().unwrap();
+        if let Err(fault) = self.core.check_waits() {
+            panic!("{fault}\n{}", self.core.dump());
+        }
+        self.longest = self.longest.max(self.core.longest_wait_permille());
+        self.core.drain_events(&mut Vec::new());
+    }
+}
+
+fn config(rows_max: u32) -> Config {
+    Config {
+        pages: 64,
+        page_tokens: 16,
+        rows_max,
+        tokens_max: 64,
+        prefill_chunk_max: 64,
+        slots_max: 2,
+        page_ins_max: 1,
+        sequence_tokens_max: 2048,
+        urgent_after_us: 10_000,
+        preempt_after_tokens: 8,
+        prefix_cache: false,
+        costs: Costs {
+            step_ns: 1_000_000,
+            token_ns: 0,
+            sample_ns: 0,
+            context_ns: 0,
+            adapter_page_ns: 0,
+            adapter_token_page_ns: 0,
+            page_in_ns: 2_000_000,
+            page_in_page_ns: 1_000_000,
+        },
+        ..Config::default()
+    }
+}
+
+/// Each request wants the whole pool, and each has an adapter of its own: every turn takes as long as it can.
+#[test]
+fn an_adversary_comes_close_to_the_bound() {
+    let mut clock = Clock::new(config(1));
+    let adapters: Vec<AdapterId> = (1..=12)
+        .map(|tag| clock.core.register(AdapterSpec { tag, pages: 8, ..AdapterSpec::default() }).unwrap())
+        .collect();
+    for (id, &adapter) in adapters.iter().enumerate() {
+        let prompt = vec![1; 800];
+        let spec = RequestSpec {
+            id: id as u64,
+            adapter: Some(adapter),
+            prompt,
+            max_tokens: 90,
+            ..RequestSpec::default()
+        };
+        clock.core.add(0, spec).unwrap();
+    }
+    while clock.core.has_work() {
+        clock.step();
+    }
+    println!("the longest wait was {} ‰ of its bound", clock.longest);
+    assert!(clock.longest >= 500, "{} ‰", clock.longest);
+}
+
+/// Several tenants of different weights, random sizes, whatever comes.
+#[test]
+fn nobody_waits_longer_than_the_bound() {
+    let mut longest = 0;
+    for seed in 0..12 {
+        let mut random = Random::new(seed);
+        let mut clock = Clock::new(Config { prefix_cache: seed % 2 == 0, ..config(1 + random.below(6)) });
+        for tenant in 0..3 {
+            let spec = lorad_sched::TenantSpec { weight: 50 + random.below(200), ..Default::default() };
+            clock.core.set_tenant(tenant, spec).unwrap();
+        }
+        let adapters: Vec<AdapterId> = (1..=10)
+            .map(|tag| {
+                clock
+                    .core
+                    .register(AdapterSpec { tag, pages: 8, tenant: tag % 3, ..AdapterSpec::default() })
+                    .unwrap()
+            })
+            .collect();
+        let mut id = 0;
+        for _ in 0..4000 {
+            if random.chance(12) {
+                let adapter = adapters[(random.below(10) * random.below(10) / 10) as usize];
+                let (prompt, max_tokens) = (1 + random.below(500), 1 + random.below(100));
+                id += 1;
+                let spec = RequestSpec {
+                    id,
+                    tenant: random.below(3),
+                    adapter: random.chance(85).then_some(adapter),
+                    prompt: vec![1 + random.below(3); prompt as usize],
+                    max_tokens,
+                    ..RequestSpec::default()
+                };
+                let _ = clock.core.add(clock.now, spec);
+            }
+            if clock.core.has_work() {
+                clock.step();
+            } else {
+                clock.now += 1000;
+            }
+        }
+        longest = longest.max(clock.longest);
+    }
+    println!("the longest wait was {longest} ‰ of its bound");
+    assert!(longest >= 100, "{longest} ‰");
+}
