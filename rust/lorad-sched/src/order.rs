@@ -228,7 +228,8 @@ impl Core {
         let state = &mut self.tenants[name.tenant];
         state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
         if self.config.policy.order != Order::Fair {
-            return;
+            // the order of groups doesn't ask for service, floor and clock do
+            return self.place_tenant(name.tenant);
         }
         if let Some(place) = self.groups.place(group) {
             self.groups.put(group, place, self.group_key(group));
