@@ -61,6 +61,10 @@ class EngineConfig:
         True, "compute a beginning once for requests of the same tenant and adapter that share it"
     )
     max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1, high=1 << 24)
+    trace_file: str = option(
+        "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
+    )
+    trace_bytes_max: int = option(1 << 30, "end of a trace file; the engine goes on without", low=1)
     threads: int = option(0, "compute threads; 0: OMP_NUM_THREADS or the cores of this process", low=0, high=1024)
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from lorad.engine import messages
 from lorad.engine.asked import check_sampling, token_ids
 from lorad.engine.refusals import refusals
 from lorad.engine.request import Request
+from lorad.engine.trace_file import TraceFile
 from lorad.errors import NotFound
 from lorad.models.open import open_model
 from lorad.text.model import TextModel, load_text_model
@@ -64,6 +66,7 @@ class Engine:
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
         self.weights = open_model(config.model, on_progress)
+        self._trace = TraceFile(config.trace_file) if config.trace_file else None
         self._blocking = blocking
         self._page_in_ended = threading.Event()
 
@@ -72,7 +75,10 @@ class Engine:
             on_page_in()
 
         self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
-        self.core = _core.Core(**self.worker.core_config())
+        if self._trace is None:
+            self.core = _core.Core(**self.worker.core_config())
+        else:
+            self.core = _core.Core.recorded(None, config.trace_bytes_max, **self.worker.core_config())
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self._adapters: dict[str, messages.AdapterInfo] = {}
         self._ids: dict[str, int] = {}
@@ -110,6 +116,7 @@ class Engine:
             self.worker.add_adapter(adapter, checked.tag, image)
             self._ids[checked.generation] = adapter
             self._generations[adapter] = checked.generation
+        self.core.remark(f"adapter {self._ids[checked.generation]} is {checked.name}, {checked.generation}")
         self._adapters[checked.name] = info
         return info
 
@@ -135,7 +142,7 @@ class Engine:
             if adapter is None:
                 raise NotFound(f"generation {request.generation!r} isn't registered", code="unknown_generation")
         sampling = check_sampling(request.sampling)
-        with refusals():
+        with self._traced(), refusals():
             self.core.add(
                 self.now(),
                 request.id,
@@ -187,6 +194,19 @@ class Engine:
 
     def step(self) -> messages.Step | None:
         """Plans, computes and commits one step. None: nothing can run (see `blocking`)."""
+        with self._traced():
+            return self._step()
+
+    @contextmanager
+    def _traced(self) -> Iterator[None]:
+        """Writes what was recorded, above all when the core itself fails: the call it failed in is the last line."""
+        try:
+            yield
+        finally:
+            if self._trace is not None:
+                self._trace.write(self.core.take_trace())
+
+    def _step(self) -> messages.Step | None:
         while self.has_work():
             self._page_in_ended.clear()
             self._take_page_ins()
@@ -329,6 +349,9 @@ class Engine:
 
     def close(self) -> None:
         """Ends the worker's threads. The engine can't be used afterwards."""
+        if self._trace is not None:
+            self._trace.write(self.core.take_trace())
+            self._trace.close()
         self.worker.close()
 
 

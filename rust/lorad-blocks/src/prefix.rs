@@ -271,8 +271,8 @@ impl PrefixCache {
     /// The longest cached beginning of `tokens[..limit]`. A model needs one token to compute, so the limit is to be at
     /// most `tokens.len()` − 1. The pages aren't held yet: [`PrefixCache::hold`] before anything is evicted.
     ///
-    /// Of several sources that match equally far, the last one below the tokens in token order is named, else the first
-    /// one above.
+    /// Of several sources that match equally far, the one with the most scrambled page number is named: any would do, but
+    /// the choice must not depend on which ids tokens have, only on which are equal.
     pub fn find(&self, domain: Domain, tokens: &[u32], limit: usize) -> Match {
         let mut found = Match::default();
         let Some(root) = self.roots.find(domain) else { return found };
@@ -280,7 +280,7 @@ impl PrefixCache {
         let mut top = self.roots[root].top;
         while !rest.is_empty() {
             let (wanted, after) = rest.split_at(rest.len().min(self.shape.page_tokens as usize));
-            let near = self.near(top, wanted);
+            let (near, longest) = self.near(top, wanted);
             match near.exact.filter(|&page| self.is_full(page)) {
                 Some(page) => {
                     found.node = Some(self.nodes.id(page));
@@ -289,7 +289,7 @@ impl PrefixCache {
                     rest = after;
                 }
                 None => {
-                    found.source = self.source(near, wanted);
+                    found.source = longest.map(|(page, tokens)| Source { node: self.nodes.id(page), tokens });
                     break;
                 }
             }
@@ -297,22 +297,22 @@ impl PrefixCache {
         found
     }
 
-    /// The neighbour that agrees longest with the wanted tokens: in token order no other can agree longer than these.
-    fn source(&self, near: Near, wanted: &[u32]) -> Option<Source> {
-        let mut best: Option<Source> = None;
-        for page in [near.exact, near.below, near.above].into_iter().flatten() {
-            let pairs = wanted.iter().zip(self.nodes.content(page));
-            let tokens = pairs.take_while(|(one, other)| one == other).count() as u32;
-            if tokens > best.map_or(0, |best| best.tokens) {
-                best = Some(Source { node: self.nodes.id(page), tokens });
+    /// Searches the nodes under one: the neighbours of some tokens, and the node that agrees longest with them, with how
+    /// many they have in common.
+    ///
+    /// In token order, the nodes that agree longest lie side by side, and the tokens in or beside them: the search comes
+    /// past one of them, and the first that it comes past is the topmost.
+    fn near(&self, top: u32, tokens: &[u32]) -> (Near, Option<(PageId, u32)>) {
+        let mut longest: Option<(PageId, u32)> = None;
+        let near = self.tree.near(top, |page| {
+            let content = self.nodes.content(page);
+            let common = tokens.iter().zip(content).take_while(|(one, other)| one == other).count();
+            if common as u32 > longest.map_or(0, |longest| longest.1) {
+                longest = Some((page, common as u32));
             }
-        }
-        best
-    }
-
-    /// Searches the nodes under one.
-    fn near(&self, top: u32, tokens: &[u32]) -> Near {
-        self.tree.near(top, |page| tokens.cmp(self.nodes.content(page)))
+            tokens[common..].cmp(&content[common..])
+        });
+        (near, longest)
     }
 
     fn is_full(&self, page: PageId) -> bool {

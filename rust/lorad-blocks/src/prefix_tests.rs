@@ -90,9 +90,68 @@ fn of_two_sources_the_one_that_agrees_longer_is_named() {
     assert_eq!(found(&cache, BASE, &[1, 2, 9, 9, 9], 4), (vec![], Some((1, 3))));
     assert_eq!(found(&cache, BASE, &[1, 2, 3, 9, 9], 4), (vec![], Some((0, 3))));
     assert_eq!(found(&cache, BASE, &[1, 5, 3, 9, 9], 4), (vec![], Some((2, 2))));
-    // all agree in one token: the last below, else the first above
-    assert_eq!(found(&cache, BASE, &[1, 4, 4, 4], 4), (vec![], Some((1, 1))));
-    assert_eq!(found(&cache, BASE, &[1, 0, 4, 4], 4), (vec![], Some((0, 1))));
+    // all agree in one token: always the same of them
+    for other in [0, 4, 9] {
+        assert_eq!(found(&cache, BASE, &[1, other, 4, 4], 4), (vec![], Some((1, 1))));
+    }
+}
+
+/// Tokens are compared, and that is all: with other ids, equal where these are equal, everything comes out the same.
+#[test]
+fn which_ids_tokens_have_makes_no_difference() {
+    let (mut one, mut two) = (cache(Order::LeastWorth), cache(Order::LeastWorth));
+    let mirrored = |tokens: &[u32]| tokens.iter().map(|token| 100 - token).collect::<Vec<_>>();
+    let (mut state, mut nodes, mut free) = (7u64, Vec::new(), (0..one.shape().pages).collect::<Vec<_>>());
+    let mut below = |limit: u32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32 % limit
+    };
+    for now_us in 0..20_000 {
+        if below(500) == 0 {
+            let mut gone = [Vec::new(), Vec::new()];
+            one.drop_generation(0, |page| gone[0].push(page));
+            two.drop_generation(0, |page| gone[1].push(page));
+            assert_eq!(gone[0], gone[1], "in the same order");
+            free.extend(&gone[0]);
+        }
+        let tokens: Vec<u32> = (0..1 + below(9)).map(|_| below(3)).collect();
+        match below(4) {
+            0 | 1 => {
+                let Some(page) = free.pop() else { continue };
+                let parent = match nodes.is_empty() || below(3) == 0 {
+                    true => Parent::Root(BASE),
+                    false => Parent::Page(nodes[below(nodes.len() as u32) as usize]),
+                };
+                let tokens = &tokens[..tokens.len().min(4)];
+                let made = one.insert(now_us, parent, tokens, page);
+                assert_eq!(made, two.insert(now_us, parent, &mirrored(tokens), page));
+                match made {
+                    Ok(Insertion::New { node, outgrown }) => {
+                        nodes.push(node);
+                        free.extend(outgrown);
+                    }
+                    Ok(Insertion::Exists { .. }) | Err(_) => free.push(page),
+                }
+            }
+            2 => {
+                let found = one.find(BASE, &tokens, tokens.len());
+                assert_eq!(found, two.find(BASE, &mirrored(&tokens), tokens.len()));
+                if let Some(source) = found.source {
+                    one.touch(now_us, source.node).unwrap();
+                    two.touch(now_us, source.node).unwrap();
+                }
+            }
+            _ => {
+                let victim = one.next_evicted(1.0).map(|victim| victim.node);
+                assert_eq!(victim, two.next_evicted(1.0).map(|victim| victim.node));
+                if let (Some(node), true) = (victim, free.len() < 2) {
+                    free.push(one.evict(node).unwrap());
+                    two.evict(node).unwrap();
+                }
+            }
+        }
+    }
+    assert!(nodes.len() > 1000, "{} pages were put in", nodes.len());
 }
 
 #[test]
@@ -181,7 +240,7 @@ fn a_generation_dropped_while_held_goes_page_by_page() {
     cache.hold(b).unwrap();
     cache.hold(a).unwrap();
 
-    assert_eq!(drop_generation(&mut cache, 5), (2, vec![2, 3, 4]));
+    assert_eq!(drop_generation(&mut cache, 5), (2, vec![3, 2, 4]));
     assert_eq!(found(&cache, ADAPTER, &[1, 1, 1, 1, 2], 5), (vec![], None));
     assert_eq!(cache.insert(0, Parent::Page(b), &[7], 6), Err(PrefixError::Doomed { node: b }));
     assert_eq!(cache.insert(0, Parent::Page(c), &[7], 6), Err(PrefixError::Stale { node: c }));

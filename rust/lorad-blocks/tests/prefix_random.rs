@@ -36,6 +36,13 @@ impl Random {
     }
 }
 
+/// Of pages that serve equally well, the one whose number is largest when scrambled so is taken.
+fn scramble(page: PageId) -> u32 {
+    let bits = (page ^ (page >> 16)).wrapping_mul(0x85eb_ca6b);
+    let bits = (bits ^ (bits >> 13)).wrapping_mul(0xc2b2_ae35);
+    bits ^ (bits >> 16)
+}
+
 /// A page, as the naive cache knows it: by all tokens from the root on.
 #[derive(Clone, Debug)]
 struct Page {
@@ -115,10 +122,9 @@ impl Model {
         let common = |own: &[u32]| own.iter().zip(rest).take_while(|(one, other)| one == other).count();
         let under = self.live_under(domain, deepest);
         let longest = under.iter().map(|(own, _)| common(own)).max().filter(|&longest| longest > 0);
-        let source = longest.map(|longest| {
-            let mut best: Vec<_> = under.iter().filter(|(own, _)| common(own) == longest).collect();
-            let above = best.iter().position(|(own, _)| own.as_slice() > rest).unwrap_or(best.len());
-            (best.swap_remove(above.saturating_sub(1)).1, longest)
+        let source = longest.and_then(|longest| {
+            let best = under.iter().filter(|(own, _)| common(own) == longest).map(|(_, page)| *page);
+            Some((best.max_by_key(|&page| scramble(page))?, longest))
         });
         (deepest, length / self.shape.page_tokens as usize, source)
     }
@@ -375,7 +381,8 @@ impl World {
             Parent::Page(node) => (self.model.pages[&node.page()].domain, Some(node.page())),
         };
         let under = self.model.live_under(domain, above);
-        let same = under.iter().find(|(own, _)| own.starts_with(&tokens)).map(|(_, page)| *page);
+        let same = under.iter().filter(|(own, _)| own.starts_with(&tokens)).map(|(_, page)| *page);
+        let same = same.max_by_key(|&page| scramble(page));
         match result.unwrap() {
             Insertion::Exists { node } => {
                 assert_eq!(Some(node.page()), same);

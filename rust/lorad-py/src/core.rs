@@ -1,15 +1,17 @@
 //! The scheduler for Python: `Core`, `Refused`, `run_script`.
 
+use lorad_sched::trace::{Log, Recorder};
 use lorad_sched::{
     AdapterId, AdapterSpec, CommitError, Config, ConfigError, Event, Eviction, Order, PageInError, Priority,
     Refusal, RequestSpec, Split, StepError, TenantSpec,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::buffers::{View, ViewMut};
+use crate::events::event_list;
+use crate::trace::Replay;
 
 /// Adds this file's names to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -111,14 +113,14 @@ fn run_script(text: &str) -> String {
 /// The scheduler: a value that is stepped. See ARCHITECTURE.md for the calls and the plan.
 #[pyclass(module = "lorad._core")]
 struct Core {
-    core: lorad_sched::Core,
+    /// Writes its inputs when it was made so, else nothing; reads go straight to the core.
+    core: Recorder<String>,
     events: Vec<Event>,
 }
 
-/// The limits from keywords: counts, times, `order`, `eviction`, `split` and `costs` by name.
-fn config_from(limits: &Bound<'_, PyDict>) -> PyResult<Config> {
-    let mut config = Config::default();
-    for (key, value) in limits {
+/// Limits with others from keywords: counts, times, `order`, `eviction`, `split` and `costs` by name.
+fn with_limits(mut config: Config, limits: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
+    for (key, value) in limits.into_iter().flatten() {
         let key: String = key.extract()?;
         if let Some((_, field)) = config.fields_mut().into_iter().find(|(name, _)| *name == key) {
             *field = value.extract()?;
@@ -175,8 +177,23 @@ impl Core {
     #[new]
     #[pyo3(signature = (**limits))]
     fn new(py: Python<'_>, limits: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let config = limits.map_or_else(|| Ok(Config::default()), config_from)?;
-        let core = lorad_sched::Core::new(config).map_err(|error| from_config(py, error))?;
+        let config = with_limits(Config::default(), limits)?;
+        let core = Recorder::off(config, String::new()).map_err(|error| from_config(py, error))?;
+        Ok(Self { core, events: Vec::new() })
+    }
+
+    /// A core that writes its inputs, for `take_trace`; limits that aren't given are those of `like`.
+    #[staticmethod]
+    #[pyo3(signature = (like = None, bytes_max = None, **limits))]
+    fn recorded(
+        py: Python<'_>,
+        like: Option<&Replay>,
+        bytes_max: Option<u64>,
+        limits: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let config =
+            with_limits(like.map_or_else(Config::default, |replay| replay.limits().clone()), limits)?;
+        let core = Recorder::new(config, String::new(), bytes_max).map_err(|error| from_config(py, error))?;
         Ok(Self { core, events: Vec::new() })
     }
 
@@ -359,56 +376,28 @@ impl Core {
     /// All events since the last call, as (kind, id of request or adapter, value).
     fn drain_events<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.core.drain_events(&mut self.events);
-        let list = PyList::empty(py);
-        for event in self.events.drain(..) {
-            let tuple = match event {
-                Event::Token { request, token } => {
-                    (intern!(py, "token"), request, token).into_pyobject(py)?
-                }
-                Event::Admitted { request, line } => {
-                    (intern!(py, "admitted"), request, line).into_pyobject(py)?
-                }
-                Event::Preempted { request } => (intern!(py, "preempted"), request, 0).into_pyobject(py)?,
-                Event::Finished { request, reason } => {
-                    let reason = match reason {
-                        lorad_sched::FinishReason::Stop => intern!(py, "stop"),
-                        lorad_sched::FinishReason::Length => intern!(py, "length"),
-                        lorad_sched::FinishReason::Aborted => intern!(py, "aborted"),
-                        lorad_sched::FinishReason::Failed { why } => match why {
-                            lorad_sched::FailReason::PageIn => intern!(py, "failed_page_in"),
-                            lorad_sched::FailReason::Row => intern!(py, "failed_row"),
-                            lorad_sched::FailReason::Plan => intern!(py, "failed_plan"),
-                            lorad_sched::FailReason::Fetch => intern!(py, "failed_fetch"),
-                            lorad_sched::FailReason::Deadline => intern!(py, "failed_deadline"),
-                        },
-                    };
-                    (intern!(py, "finished"), request, reason).into_pyobject(py)?
-                }
-                Event::AdapterWanted { adapter } => {
-                    (intern!(py, "adapter_wanted"), adapter.number(), 0).into_pyobject(py)?
-                }
-                Event::AdapterDropped { adapter } => {
-                    (intern!(py, "adapter_dropped"), adapter.number(), 0).into_pyobject(py)?
-                }
-                Event::AdapterLoading { adapter, slot } => {
-                    (intern!(py, "adapter_loading"), adapter.number(), slot).into_pyobject(py)?
-                }
-                Event::AdapterHot { adapter, slot } => {
-                    (intern!(py, "adapter_hot"), adapter.number(), slot).into_pyobject(py)?
-                }
-                Event::AdapterEvicted { adapter } => {
-                    (intern!(py, "adapter_evicted"), adapter.number(), 0).into_pyobject(py)?
-                }
-                Event::AdapterFailed { adapter } => {
-                    (intern!(py, "adapter_failed"), adapter.number(), 0).into_pyobject(py)?
-                }
-                Event::AdapterGone { adapter } => {
-                    (intern!(py, "adapter_gone"), adapter.number(), 0).into_pyobject(py)?
-                }
-            };
-            list.append(tuple)?;
+        event_list(py, self.events.drain(..))
+    }
+
+    /// The lines that were recorded since the last call.
+    fn take_trace(&mut self) -> String {
+        std::mem::take(self.core.sink_mut())
+    }
+
+    /// Writes a remark into the trace.
+    fn remark(&mut self, text: &str) {
+        self.core.remark(text);
+    }
+
+    /// Whether it still records: "off", "open", "full" or "broken".
+    #[getter]
+    fn recording(&self) -> &'static str {
+        match self.core.log() {
+            Log::Off => "off",
+            Log::Open => "open",
+            Log::Full => "full",
+            Log::Broken => "broken",
         }
-        Ok(list)
     }
 
     /// Does any request live, or any page-in run?

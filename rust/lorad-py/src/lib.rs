@@ -3,6 +3,9 @@
 mod buffers;
 mod core;
 mod cpu;
+mod events;
+mod snapshot;
+mod trace;
 
 use pyo3::prelude::*;
 
@@ -11,5 +14,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     core::register(module)?;
     cpu::register(module)?;
+    trace::register(module)?;
+    snapshot::register(module)?;
     Ok(())
 }

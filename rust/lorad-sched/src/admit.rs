@@ -127,6 +127,8 @@ impl Core {
     fn admit_urgent(&mut self, tokens_left: &mut u32) -> Option<Kept> {
         let (mut kept, mut index) = (Kept::default(), 0);
         loop {
+            // an admission that brings its tenant to a limit takes the tenant's other groups out of the list
+            index = index.min(self.groups.urgent.len());
             if index == self.groups.urgent.len() && !self.elect() {
                 return Some(kept);
             }

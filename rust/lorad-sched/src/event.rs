@@ -129,3 +129,22 @@ pub enum Event {
         adapter: AdapterId,
     },
 }
+
+/// As in scripts, after the word `event`.
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Event::Admitted { request, line } => write!(f, "{request} admitted line {line}"),
+            Event::Token { request, token } => write!(f, "{request} token {token}"),
+            Event::Preempted { request } => write!(f, "{request} preempted"),
+            Event::Finished { request, reason } => write!(f, "{request} finished {}", reason.name()),
+            Event::AdapterWanted { adapter } => write!(f, "adapter {adapter} wanted"),
+            Event::AdapterDropped { adapter } => write!(f, "adapter {adapter} dropped"),
+            Event::AdapterLoading { adapter, slot } => write!(f, "adapter {adapter} loading slot {slot}"),
+            Event::AdapterHot { adapter, slot } => write!(f, "adapter {adapter} hot slot {slot}"),
+            Event::AdapterEvicted { adapter } => write!(f, "adapter {adapter} evicted"),
+            Event::AdapterFailed { adapter } => write!(f, "adapter {adapter} failed"),
+            Event::AdapterGone { adapter } => write!(f, "adapter {adapter} gone"),
+        }
+    }
+}

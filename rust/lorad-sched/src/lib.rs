@@ -60,10 +60,13 @@ pub mod plan;
 mod policy;
 mod request;
 mod reuse;
+mod ring;
 pub mod script;
+pub mod snapshot;
 mod stats;
 mod step;
 mod tenant;
+pub mod trace;
 mod urgent;
 
 pub use crate::adapter::{AdapterId, AdapterSpec};
@@ -75,6 +78,7 @@ pub use crate::event::{Event, FailReason, FinishReason};
 pub use crate::explain::Explanation;
 pub use crate::policy::{Eviction, Order, Policy, Split};
 pub use crate::request::{Priority, RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
+pub use crate::ring::{Happened, Ring};
 pub use crate::stats::{AdapterStats, Counters, Stats};
 pub use crate::tenant::{TenantId, TenantSpec, WEIGHT_MAX};
 

@@ -1,6 +1,7 @@
 //! Giving pages back: one by one, or all of a generation.
 
 use super::node::Standing;
+use super::tree::NIL;
 use super::{NodeId, PrefixCache, PrefixError};
 use crate::heat::Worth;
 use crate::pool::PageId;
@@ -56,11 +57,13 @@ impl PrefixCache {
         kept
     }
 
-    /// Dooms all nodes of a root, those below before those above, and gives back the idle ones.
+    /// Dooms all nodes of a root, those below before those above, and gives back the idle ones. Of those side by side, the
+    /// topmost of their tree comes first: an order that doesn't depend on which ids tokens have.
     fn doom(&mut self, root: u32, gone: &mut impl FnMut(PageId)) {
         let mut at = None;
         loop {
-            if let Some(below) = self.tree.first(self.top(root, at)) {
+            let below = self.top(root, at);
+            if below != NIL {
                 self.unlink(below);
                 at = Some(below);
                 continue;

@@ -43,13 +43,13 @@ impl PrefixCache {
                 (Some(self.nodes[above].root), Some(above))
             }
         };
-        let near = root.map(|root| self.near(self.top(root, above), tokens)).unwrap_or_default();
-        // those that begin with the tokens come right after them, the one that the tokens begin with right before
-        let longer = near.above.filter(|&other| self.nodes.content(other).starts_with(tokens));
-        if let Some(same) = near.exact.or(longer) {
+        let (near, longest) = root.map(|root| self.near(self.top(root, above), tokens)).unwrap_or_default();
+        let same = longest.filter(|&(_, common)| common as usize == tokens.len()).map(|(page, _)| page);
+        if let Some(same) = same {
             self.touch_page(now_us, same);
             return Ok(Insertion::Exists { node: self.nodes.id(same) });
         }
+        // what the tokens begin with comes right before them
         let shorter = near.below.filter(|&other| tokens.starts_with(self.nodes.content(other)));
         let (leaving, heat) = match shorter.map(|other| self.nodes[other]) {
             Some(node) => (u32::from(node.idle()), node.heat),

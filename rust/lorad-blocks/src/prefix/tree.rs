@@ -48,8 +48,10 @@ impl Tree {
         Self { links: vec![UNLINKED; count as usize] }
     }
 
-    /// Searches; `compare` says how what is searched compares with an element.
-    pub fn near(&self, top: u32, compare: impl Fn(u32) -> Ordering) -> Near {
+    /// Searches; `compare` says how what is searched compares with an element. It's asked from the top down. Of the elements
+    /// of any range that what is searched lies in or beside, the one with the highest priority is asked first: which one
+    /// that is depends on the elements' numbers, not on their order.
+    pub fn near(&self, top: u32, mut compare: impl FnMut(u32) -> Ordering) -> Near {
         let (mut near, mut at) = (Near::default(), top);
         while at != NIL {
             let link = self.links[at as usize];
@@ -71,11 +73,6 @@ impl Tree {
             }
         }
         near
-    }
-
-    /// The first element of a set.
-    pub fn first(&self, top: u32) -> Option<u32> {
-        self.outermost(top, |link| link.left)
     }
 
     fn outermost(&self, top: u32, next: impl Fn(Link) -> u32) -> Option<u32> {
@@ -243,7 +240,6 @@ mod tests {
             }
             let elements: Vec<u32> = sets[which].iter().map(|entry| entry.1).collect();
             assert_eq!(tree.in_order(tops[which]).unwrap(), elements, "round {round}");
-            assert_eq!(tree.first(tops[which]), elements.first().copied());
             let wanted = (state >> 40) as u32 % 50;
             let near = tree.near(tops[which], |other| wanted.cmp(&values[other as usize]));
             let set = &sets[which];
