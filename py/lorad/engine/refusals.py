@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[type[LoradError], str | None]] = {
     "weight_out_of_range": (InvalidRequest, "weight"),
     "deadline_passed": (InvalidRequest, "deadline"),
     "pins_full": (Overloaded, None),
+    "pin_slots_full": (Overloaded, None),
     "after_another": (InvalidRequest, "after"),
 }
 """Code of the core to the error that a client sees and the field that it is about."""

@@ -132,10 +132,16 @@ impl Core {
             if index == self.groups.urgent.len() && !self.elect() {
                 return Some(kept);
             }
-            let group = self.groups.urgent[index];
+            let (group, length) = (self.groups.urgent[index], self.groups.urgent.len());
             match self.try_head(group, Reach::Urgent(index), kept, tokens_left) {
                 // out of the list now; as much of its queue as fits comes along, so that its page-in pays
-                Outcome::Admitted => self.admit_along(group, kept, tokens_left),
+                Outcome::Admitted => {
+                    self.admit_along(group, kept, tokens_left);
+                    // its tenant came to a limit: groups before it may have left the list as well
+                    if self.groups.urgent.len() + 1 != length {
+                        (kept, index) = (Kept::default(), 0);
+                    }
+                }
                 // an adapter is drained for it meanwhile
                 Outcome::Loading | Outcome::Lacks(Lack::PageIn | Lack::Slot | Lack::Place) => {
                     kept.add(self.pages_needed(group));

@@ -247,6 +247,16 @@ impl Config {
         if value >= usable {
             return Err(ConfigError::TooLarge { field, limit: usable.saturating_sub(1), value });
         }
+        // pinned adapters leave room for one that isn't
+        let limit = match self.policy.split {
+            Split::Unified => return Ok(()),
+            Split::Fixed { adapter_pages } => adapter_pages - 1,
+            Split::Slots { count, pages } => (count - 1) * pages,
+        };
+        if self.pinned_pages_max > limit {
+            let value = self.pinned_pages_max.into();
+            return Err(ConfigError::TooLarge { field: "pinned_pages_max", limit: limit.into(), value });
+        }
         Ok(())
     }
 

@@ -154,7 +154,7 @@ impl Core {
         // with an adapter alone nobody is served: a page of KV comes with it
         let limit = match self.config.policy.split {
             Split::Unified => adapters_max - self.config.pinned_pages_max,
-            Split::Fixed { .. } => adapters_max + 1,
+            Split::Fixed { .. } => adapters_max - self.config.pinned_pages_max + 1,
             Split::Slots { pages, .. } => pages + 1,
         };
         if spec.tag == 0 {
@@ -257,6 +257,13 @@ impl Core {
         if pinned && !self.adapters[entry].pinned && all > u64::from(limit) {
             self.counters.refused += 1;
             return Err(Refusal::PinsFull { limit, pages: all });
+        }
+        // one slot is left for those that aren't pinned, or they would wait for ever
+        let limit = self.config.slots_max - 1;
+        let adapters = self.adapters.entries().iter().filter(|adapter| adapter.pinned).count() as u32;
+        if pinned && !self.adapters[entry].pinned && adapters >= limit {
+            self.counters.refused += 1;
+            return Err(Refusal::PinSlotsFull { limit, adapters });
         }
         self.now = self.now.max(now);
         self.set_pinned(entry, pinned);

@@ -55,13 +55,15 @@ pub enum Refusal {
     DeadlinePassed { deadline: u64, now: u64 },
     /// Pinned adapters would have more pages than they may.
     PinsFull { limit: u32, pages: u64 },
+    /// Pinned adapters have all slots but one.
+    PinSlotsFull { limit: u32, adapters: u32 },
     /// The request to come after is another tenant's, adapter's or priority's.
     AfterAnother { request: RequestId },
 }
 
 impl Refusal {
     /// All stable names, for hosts that map each of them.
-    pub const CODES: [&'static str; 24] = [
+    pub const CODES: [&'static str; 25] = [
         "queue_full",
         "duplicate_request",
         "unknown_adapter",
@@ -85,6 +87,7 @@ impl Refusal {
         "weight_out_of_range",
         "deadline_passed",
         "pins_full",
+        "pin_slots_full",
         "after_another",
     ];
 
@@ -114,6 +117,7 @@ impl Refusal {
             Refusal::WeightOutOfRange { .. } => "weight_out_of_range",
             Refusal::DeadlinePassed { .. } => "deadline_passed",
             Refusal::PinsFull { .. } => "pins_full",
+            Refusal::PinSlotsFull { .. } => "pin_slots_full",
             Refusal::AfterAnother { .. } => "after_another",
         }
     }
@@ -131,7 +135,9 @@ impl Refusal {
             Refusal::AdapterIdsSpent { limit } => (limit, limit.into()),
             Refusal::TenantsFull { limit, tenants } => (limit, tenants.into()),
             Refusal::TenantQueueFull { limit, waiting } => (limit, waiting.into()),
-            Refusal::TenantAdaptersFull { limit, adapters } => (limit, adapters.into()),
+            Refusal::TenantAdaptersFull { limit, adapters } | Refusal::PinSlotsFull { limit, adapters } => {
+                (limit, adapters.into())
+            }
             Refusal::TenantNeverFits { limit, pages } | Refusal::PinsFull { limit, pages } => (limit, pages),
             Refusal::WeightOutOfRange { limit, weight } => (limit, weight.into()),
             Refusal::WaitTooLong { limit, bound } => return (Some(limit), Some(bound)),
@@ -202,6 +208,12 @@ impl fmt::Display for Refusal {
             }
             Refusal::PinsFull { limit, pages } => {
                 write!(f, "pinned adapters would have {pages} pages, at most {limit} may be")
+            }
+            Refusal::PinSlotsFull { limit, adapters } => {
+                write!(
+                    f,
+                    "{adapters} adapters are pinned, at most {limit} may be: one slot is for the others"
+                )
             }
         }
     }
