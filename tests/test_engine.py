@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lorad import Engine, Request
+from lorad import Engine, Request, _core
+from lorad.engine.refusals import KINDS
 from lorad.errors import InvalidRequest, NotFound
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
@@ -208,13 +209,41 @@ def test_refusals_name_the_field_and_change_nothing(base: Path, adapters: dict[s
         (([], "r8"), "empty_prompt"),
         (([1] * 40, "r8"), "sequence_too_long"),
         (([1 << 20], "r8"), "token_out_of_range"),
+        (([-1], "r8"), "token_out_of_range"),
+        (([1 << 40], "r8"), "token_out_of_range"),
+        (([1.5], "r8"), "token_out_of_range"),
+        (([True], "r8"), "token_out_of_range"),
     ]:
         with pytest.raises(InvalidRequest) as refusal:
             engine.add(*arguments, max_tokens=4)
         assert refusal.value.code == code
+    for field, values in {
+        "temperature": ("hot", float("nan"), float("inf"), -1, True),
+        "top_p": (0, 1.5, None),
+        "top_k": (-5, 1.0),
+        "min_p": (7, -0.1),
+        "seed": (-1, 1 << 64, 0.5),
+        "max_tokens": (-1, 0, 1 << 40, "4"),
+        "stop_token_ids": ((-1,), ("a",)),
+    }.items():
+        for value in values:
+            with pytest.raises(InvalidRequest) as refusal:
+                engine.add([1], "r8", **{"max_tokens": 4, field: value})
+            assert refusal.value.param == field and repr(value).strip("(,)") in str(refusal.value)
     with pytest.raises(NotFound):
         engine.add([1], "R8")
     assert engine.dump().splitlines()[1:] == before
+
+
+def test_each_refusal_of_the_core_has_an_error() -> None:
+    assert set(KINDS) == set(_core.REFUSAL_CODES)
+
+
+def test_more_requests_than_the_core_explains_may_end_in_one_step(base: Path) -> None:
+    engine = make(base, {}, max_num_seqs=1300, max_num_batched_tokens=1300)
+    asked = [engine.add([3 + index % 200, index % 7], max_tokens=1, stop_token_ids=()) for index in range(1300)]
+    finish(engine)
+    assert all(request.finish == "length" for request in asked)
 
 
 def test_seeded_sampling_depends_on_the_request_alone(base: Path, adapters: dict[str, Path]) -> None:

@@ -11,6 +11,7 @@ __version__: str
 # --- core: rust/lorad-py/src/core.rs ---
 
 SAMPLE_FAILED: int
+REFUSAL_CODES: list[str]
 
 class Refused(ValueError):
     code: str
@@ -122,7 +123,7 @@ class Core:
     def explain(self, request: int) -> dict[str, Any] | None: ...
     # running, waiting, pages, pages_free, pages_sequences, pages_adapters, pages_cached, pages_reserved, slots_free,
     # adapters_loading, adapters_active; the counters plans, added, refused, admissions, preemptions, page_ins,
-    # page_ins_failed, page_in_pages, evictions, evicted_pages, prefix_evictions, prefix_tokens, urgent,
+    # page_ins_failed, page_in_pages, evictions, evicted_pages, prefix_evictions, prefix_tokens, prefix_pages, urgent,
     # tokens_computed, tokens_sampled, finished, aborted, failed;
     # adapters: id -> (state, running, waiting, pages), state one of remote, cold, loading, hot, failed, draining
     def stats(self) -> dict[str, Any]: ...

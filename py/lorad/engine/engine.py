@@ -25,6 +25,7 @@ from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter as read_adapter
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
+from lorad.engine.asked import check_sampling, token_ids
 from lorad.engine.refusals import refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
@@ -140,13 +141,13 @@ class Engine:
             adapter = self._ids.get(request.generation)
             if adapter is None:
                 raise NotFound(f"generation {request.generation!r} isn't registered", code="unknown_generation")
-        sampling = request.sampling
+        sampling = check_sampling(request.sampling)
         with self._traced(), refusals():
             self.core.add(
                 self.now(),
                 request.id,
                 adapter,
-                np.asarray(request.prompt, dtype=np.uint32),
+                token_ids(request.prompt, self.weights.config.vocab),
                 sampling.max_tokens,
                 list(sampling.stop_token_ids),
                 tenant=request.tenant,
@@ -223,12 +224,11 @@ class Engine:
 
     def _run(self, number: int) -> messages.Step:
         plan = self.plan
-        opened = [(line, request, self._sampling[request]) for line, request in plan.opened()]
-        self.worker.apply(plan, opened)
-        if plan.rows == 0:
-            self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
-            return self._events({})
         try:
+            self.worker.apply(plan, [(line, request, self._sampling[request]) for line, request in plan.opened()])
+            if plan.rows == 0:
+                self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
+                return self._events({})
             samples = self.worker.run(plan)
         except Exception:
             # Whatever went wrong was in this step: its requests are answered with an error, all others go on.
@@ -273,10 +273,10 @@ class Engine:
                 if tokens[index].id == request:
                     del tokens[index]
                     break
-        if reason in ("stop", "length"):
-            return messages.Finished(request, reason, cached_tokens=self.core.explain(request)["cached_tokens"])
-        if reason == "aborted":
-            return messages.Finished(request, "abort")
+        if reason in ("stop", "length", "aborted"):
+            told = self.core.explain(request)
+            cached = told["cached_tokens"] if told else 0
+            return messages.Finished(request, "abort" if reason == "aborted" else reason, cached_tokens=cached)
         return messages.Finished(
             request, "error", messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
         )

@@ -24,6 +24,15 @@ KINDS: dict[str, tuple[type[LoradError], str | None]] = {
     "empty_adapter": (AdapterRejected, None),
     "zero_tag": (AdapterRejected, None),
     "adapter_ids_spent": (Unavailable, None),
+    "tenants_full": (Unavailable, None),
+    "tenant_queue_full": (Overloaded, None),
+    "tenant_adapters_full": (Overloaded, None),
+    "tenant_never_fits": (InvalidRequest, "prompt"),
+    "wait_too_long": (Overloaded, None),
+    "weight_out_of_range": (InvalidRequest, "weight"),
+    "deadline_passed": (InvalidRequest, "deadline"),
+    "pins_full": (Overloaded, None),
+    "after_another": (InvalidRequest, "after"),
 }
 """Code of the core to the error that a client sees and the field that it is about."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class Worker:
         )
         self._config = config
 
-    def core_config(self) -> dict[str, int]:
+    def core_config(self) -> dict[str, Any]:
         """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
         return {
             "pages": self.pages,

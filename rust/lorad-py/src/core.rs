@@ -19,6 +19,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_script, module)?)?;
     module.add("Refused", refused_type(module.py())?)?;
     module.add("SAMPLE_FAILED", lorad_sched::SAMPLE_FAILED)?;
+    module.add("REFUSAL_CODES", Refusal::CODES.to_vec())?;
     Ok(())
 }
 
@@ -125,12 +126,15 @@ fn with_limits(mut config: Config, limits: Option<&Bound<'_, PyDict>>) -> PyResu
             *field = value.extract()?;
             continue;
         }
+        if let Some((_, field)) = config.times_mut().into_iter().find(|(name, _)| *name == key) {
+            *field = value.extract()?;
+            continue;
+        }
+        if let Some((_, field)) = config.switches_mut().into_iter().find(|(name, _)| *name == key) {
+            *field = value.is_truthy()?;
+            continue;
+        }
         match key.as_str() {
-            "urgent_after_us" => config.urgent_after_us = value.extract()?,
-            "wait_us_max" => config.wait_us_max = value.extract()?,
-            "half_life_us" => config.half_life_us = value.extract()?,
-            "prefix_cache" => config.prefix_cache = value.is_truthy()?,
-            "share_base_prefix" => config.share_base_prefix = value.is_truthy()?,
             "order" => config.policy.order = named(&value, "order", &ORDERS)?,
             "eviction" => config.policy.eviction = named(&value, "eviction", &EVICTIONS)?,
             "adapter_pages" => config.policy.split = Split::Fixed { adapter_pages: value.extract()? },
@@ -200,11 +204,12 @@ impl Core {
         for (name, field) in config.fields_mut() {
             dict.set_item(name, *field)?;
         }
-        dict.set_item("urgent_after_us", config.urgent_after_us)?;
-        dict.set_item("wait_us_max", config.wait_us_max)?;
-        dict.set_item("half_life_us", config.half_life_us)?;
-        dict.set_item("prefix_cache", u8::from(config.prefix_cache))?;
-        dict.set_item("share_base_prefix", u8::from(config.share_base_prefix))?;
+        for (name, field) in config.times_mut() {
+            dict.set_item(name, *field)?;
+        }
+        for (name, field) in config.switches_mut() {
+            dict.set_item(name, u8::from(*field))?;
+        }
         Ok(dict)
     }
 

@@ -90,6 +90,20 @@ impl Core {
         }
     }
 
+    /// Admits tenants with less service than those whose prompts are in progress, so that these don't take all the tokens.
+    pub(crate) fn admit_before(&mut self, service: u64, tokens_left: &mut u32) {
+        let before = |core: &Self| {
+            core.tenants.ready.front(0).is_some_and(|tenant| core.tenants[tenant].service < service)
+        };
+        if !before(self) {
+            return;
+        }
+        let Some(kept) = self.admit_urgent(tokens_left) else { return };
+        if self.admit_starved(tokens_left, kept) {
+            self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept, before);
+        }
+    }
+
     fn admit_pass(&mut self, tokens_left: &mut u32) {
         let Some(kept) = self.admit_urgent(tokens_left) else { return };
         if !self.admit_starved(tokens_left, kept) {
@@ -97,10 +111,13 @@ impl Core {
         }
         match self.config.policy.order {
             Order::Fair | Order::Affinity => {
-                self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept);
-                self.admit_in_turn(&[Place::Cold], Reach::Idle, tokens_left, kept);
+                self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept, |_| true);
+                self.admit_in_turn(&[Place::Cold], Reach::Idle, tokens_left, kept, |_| true);
             }
-            Order::Arrival => self.admit_in_turn(&[Place::Ready, Place::Cold], Reach::All, tokens_left, kept),
+            Order::Arrival => {
+                let places = [Place::Ready, Place::Cold];
+                self.admit_in_turn(&places, Reach::All, tokens_left, kept, |_| true);
+            }
         }
         self.load_wanted(kept);
     }
@@ -150,9 +167,18 @@ impl Core {
         true
     }
 
-    /// Admits groups of some places in the policy's order until nothing is left to give.
-    fn admit_in_turn(&mut self, places: &[Place], reach: Reach, tokens_left: &mut u32, kept: Kept) {
-        while let Some(group) = self.next_in_turn(places).filter(|_| self.passed.len() < TRIES) {
+    /// Admits groups of some places in the policy's order until nothing is left to give, as long as it may go on.
+    fn admit_in_turn(
+        &mut self,
+        places: &[Place],
+        reach: Reach,
+        tokens_left: &mut u32,
+        kept: Kept,
+        goes_on: impl Fn(&Self) -> bool,
+    ) {
+        while let Some(group) =
+            self.next_in_turn(places).filter(|_| self.passed.len() < TRIES && goes_on(self))
+        {
             match self.try_head(group, reach, kept, tokens_left) {
                 Outcome::Admitted | Outcome::Loading => {}
                 Outcome::Full => break,
@@ -238,17 +264,23 @@ impl Core {
                 Residency::Vacant | Residency::Remote { .. } => return Err(Lack::Place),
             }
         }
-        let urgent = self.groups[group].urgent;
-        let reserved = if urgent || tenant.running == 0 { 0 } else { self.config.rows_reserved };
+        let reserved = if self.is_below_share(name.tenant) { 0 } else { self.config.rows_reserved };
         if self.lines.free() <= kept.lines + reserved {
             return Err(Lack::Line);
         }
         let found = self.find_prefix(head);
-        let own = pages - found.matched.pages;
-        if self.available(Use::Sequence, reach, name.adapter) < own + found.idle + kept.pages {
-            return Err(Lack::Pages);
-        }
-        Ok(found)
+        let available = self.available(Use::Sequence, reach, name.adapter);
+        let fits = |found: &Found| available >= pages - found.matched.pages + found.idle + kept.pages;
+        let fitting = [found, self.without_source(found)].into_iter().find(fits);
+        fitting.ok_or(Lack::Pages)
+    }
+
+    /// Has a tenant fewer rows than its part of them, among the tenants that wait?
+    fn is_below_share(&self, tenant: u32) -> bool {
+        let tenant = &self.tenants[tenant];
+        let rows = u64::from(self.config.rows_max) * u64::from(tenant.spec.weight);
+        u64::from(tenant.running) * self.tenants.weights.max(1) < rows && self.tenants.waiting.length(0) > 1
+            || tenant.running == 0
     }
 
     /// What a page-in lacks. Counts the pages of the request that waits for it too: an adapter without room for its

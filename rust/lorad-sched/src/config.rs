@@ -43,7 +43,7 @@ pub struct Config {
     pub urgent_after_us: u64,
     /// Tokens that a row samples after its admission before it may be preempted for an urgent group.
     pub preempt_after_tokens: u32,
-    /// Lines that only urgent groups and tenants with nothing running may take.
+    /// Lines that only tenants with fewer rows than their part of them may take.
     pub rows_reserved: u32,
     /// The longest wait that is accepted, µs: an arrival that would have a longer bound is refused. 0: none is.
     pub wait_us_max: u64,
@@ -153,6 +153,20 @@ impl Config {
             ("rows_reserved", &mut self.rows_reserved),
             ("pinned_pages_max", &mut self.pinned_pages_max),
         ]
+    }
+
+    /// Name and value of each time, µs.
+    pub fn times_mut(&mut self) -> [(&'static str, &mut u64); 3] {
+        [
+            ("urgent_after_us", &mut self.urgent_after_us),
+            ("wait_us_max", &mut self.wait_us_max),
+            ("half_life_us", &mut self.half_life_us),
+        ]
+    }
+
+    /// Name and value of each switch.
+    pub fn switches_mut(&mut self) -> [(&'static str, &mut bool); 2] {
+        [("prefix_cache", &mut self.prefix_cache), ("share_base_prefix", &mut self.share_base_prefix)]
     }
 
     /// Pages that requests and adapters can have.

@@ -86,7 +86,7 @@ impl Core {
             adapters: Adapters::new(config.slots_max),
             groups: Groups::new(),
             tenants: Tenants::new(),
-            explained: Explained::new(),
+            explained: Explained::new(config.rows_max),
             deadlines: Heaps::new(1),
             prompts: Vec::with_capacity(rows),
             passed: Vec::with_capacity(TRIES + 1),
@@ -181,9 +181,12 @@ impl Core {
         Ok(owner)
     }
 
-    /// Service above the floor that is still inside the share: what two steps can charge a single tenant.
+    /// Service above the floor that is still inside the share: a step in which all rows decode, of a tenant of the usual
+    /// weight.
     fn slack(&self) -> u64 {
-        self.config.step_ns_max(self.adapters.pages_max).saturating_mul(2) / 100
+        let costs = &self.config.costs;
+        let row = costs.token_ns.saturating_add(costs.sample_ns);
+        row.saturating_mul(self.config.rows_max.into()).saturating_add(costs.step_ns) / 100
     }
 
     /// Sets a tenant's share and limits. What it has above a new limit stays; what it asks for is refused or waits.

@@ -1,7 +1,7 @@
 //! What work costs: the model that charges tenants, values pages and drives the simulator's clock.
 
 /// Nanoseconds of the parts of a step and of a page-in. A step's time is their sum; `lorad-sim` derives them from a
-/// model's shape, `lorad simulate --fit` from a worker's own steps.
+/// model's shape and a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Each step, whatever it computes: the weights are read once.

@@ -60,6 +60,34 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// All stable names, for hosts that map each of them.
+    pub const CODES: [&'static str; 24] = [
+        "queue_full",
+        "duplicate_request",
+        "unknown_adapter",
+        "adapter_draining",
+        "empty_prompt",
+        "no_tokens_wanted",
+        "token_out_of_range",
+        "sequence_too_long",
+        "never_fits",
+        "too_many_stop_tokens",
+        "adapters_full",
+        "adapter_too_large",
+        "empty_adapter",
+        "zero_tag",
+        "adapter_ids_spent",
+        "tenants_full",
+        "tenant_queue_full",
+        "tenant_adapters_full",
+        "tenant_never_fits",
+        "wait_too_long",
+        "weight_out_of_range",
+        "deadline_passed",
+        "pins_full",
+        "after_another",
+    ];
+
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {

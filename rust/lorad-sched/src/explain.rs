@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::request::RequestId;
 use crate::tenant::TenantId;
 
-/// Records of ended requests that are kept.
+/// Records of ended requests that are kept, at least.
 const KEPT: usize = 1024;
 
 /// What is noted about a request while it lives.
@@ -59,15 +59,18 @@ pub struct Explanation {
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     records: VecDeque<Explanation>,
+    kept: usize,
 }
 
 impl Explained {
-    pub fn new() -> Self {
-        Self { records: VecDeque::with_capacity(KEPT) }
+    /// Keeps all that can end in one step.
+    pub fn new(rows_max: u32) -> Self {
+        let kept = KEPT.max(rows_max as usize);
+        Self { records: VecDeque::with_capacity(kept), kept }
     }
 
     pub fn push(&mut self, record: Explanation) {
-        if self.records.len() == KEPT {
+        if self.records.len() == self.kept {
             self.records.pop_front();
         }
         self.records.push_back(record);
@@ -75,7 +78,7 @@ impl Explained {
 }
 
 impl Core {
-    /// Why a request that lives, or one of the last 1024 that ended, took as long as it did.
+    /// Why a request that lives, or one of the last 1024 (or `rows_max`) that ended, took as long as it did.
     pub fn explain(&self, request: RequestId) -> Option<Explanation> {
         match self.requests.find(request) {
             Some(entry) => Some(self.explanation(entry, None)),

@@ -31,7 +31,7 @@
 //!
 //! # Rules that hold at all times
 //!
-//! - Pages: free + sequence + adapter + reserved = total; table and owner name each other ([`Core::check`]).
+//! - Pages: free + sequence + cached + adapter + reserved = total; table and owner name each other ([`Core::check`]).
 //! - Every request that was accepted ends with exactly one [`Event::Finished`], its tokens in order before it.
 //! - A refused call changes nothing and says its numbers.
 //! - One plan may be in flight. What it uses stays where it is until [`Core::commit`].
@@ -81,3 +81,8 @@ pub use crate::request::{Priority, RequestId, RequestSpec, SampledToken, SAMPLE_
 pub use crate::ring::{Happened, Ring};
 pub use crate::stats::{AdapterStats, Counters, Stats};
 pub use crate::tenant::{TenantId, TenantSpec, WEIGHT_MAX};
+
+/// The README's loop is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -111,7 +111,7 @@ impl Core {
     /// least, then adapters that somebody waits for.
     fn next_victim(&self, purpose: Use, reach: Reach, own: Option<u32>) -> Option<Victim> {
         let unified = self.config.policy.split == Split::Unified;
-        let ns_per_token = self.config.costs.token_ns as f64;
+        let ns_per_token = self.config.costs.token_ns as f64 * self.reuse_rate();
         let prefix = self.prefix.next_evicted(ns_per_token).filter(|_| unified || purpose == Use::Sequence);
         let adapters = unified || purpose == Use::Adapter;
         let idle = self.adapters.evictable.front(IDLE).filter(|_| adapters);
@@ -127,6 +127,13 @@ impl Core {
             (_, None) if adapters => self.next_evicted(reach, own).map(Victim::Adapter),
             (_, None) => None,
         }
+    }
+
+    /// The chance that a cached page is used again, from those so far: a new page counts as one use, as does each use of an
+    /// adapter.
+    fn reuse_rate(&self) -> f64 {
+        let used = self.counters.prefix_tokens / u64::from(self.config.page_tokens);
+        ((used + 1) as f64 / (self.counters.prefix_pages + 8) as f64).min(1.0)
     }
 
     /// Evicts until `pages` are free; says whether they are. Evicts nothing if they can't be.

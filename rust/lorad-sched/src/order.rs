@@ -76,6 +76,7 @@ impl Core {
                 None => heaps.remove(tenant),
             }
         }
+        self.tenants.raise_floor(); // who alone waits is always inside the share
         self.run_clock(tenant);
     }
 
@@ -227,10 +228,6 @@ impl Core {
         self.groups[group].service = self.groups[group].service.saturating_add(share);
         let state = &mut self.tenants[name.tenant];
         state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
-        if self.config.policy.order != Order::Fair {
-            // the order of groups doesn't ask for service, floor and clock do
-            return self.place_tenant(name.tenant);
-        }
         if let Some(place) = self.groups.place(group) {
             self.groups.put(group, place, self.group_key(group));
         }

@@ -41,7 +41,15 @@ impl Core {
             return Found::default();
         }
         let tokens = &self.requests[entry].tokens;
-        let matched = self.prefix.find(self.domain(entry), tokens, tokens.len().saturating_sub(1));
+        self.found(self.prefix.find(self.domain(entry), tokens, tokens.len().saturating_sub(1)))
+    }
+
+    /// The same without a page to copy from: holding it takes a page more.
+    pub(crate) fn without_source(&self, found: Found) -> Found {
+        self.found(Match { source: None, ..found.matched })
+    }
+
+    fn found(&self, matched: Match) -> Found {
         let deepest = matched.source.map(|source| source.node).or(matched.node);
         let idle = deepest.and_then(|node| self.prefix.evictable_on_path(node).ok()).unwrap_or(0);
         Found { matched, idle }
@@ -112,6 +120,7 @@ impl Core {
             let tokens = &self.requests[entry].tokens[(end - size) as usize..end as usize];
             let kept = match self.prefix.insert(self.now, parent, tokens, page) {
                 Ok(Insertion::New { node, outgrown }) => {
+                    self.counters.prefix_pages += 1;
                     let given = self.pool.pass(page, Owner::Sequence { line, col: cached }, Owner::Cached);
                     self.note(given);
                     self.give_cached(outgrown);
@@ -147,6 +156,7 @@ impl Core {
         let tokens = &self.requests[entry].tokens[begin as usize..computed as usize];
         match self.prefix.insert(self.now, parent, tokens, page) {
             Ok(Insertion::New { outgrown, .. }) => {
+                self.counters.prefix_pages += 1;
                 let given = self.pool.pass(page, Owner::Sequence { line, col: cached }, Owner::Cached);
                 self.note(given);
                 self.give_cached(outgrown);

@@ -18,7 +18,7 @@
 //!
 //! | command | meaning |
 //! | --- | --- |
-//! | `core limit=n …` | a new core; limits as in [`Config`], small by default; `order=fair|arrival|affinity`, `eviction=cost|lru`, `adapter_pages=n`, `slots=NxP` |
+//! | `core limit=n …` | a new core; limits, times and costs as in [`Config`], small by default; `order=fair|arrival|affinity`, `eviction=cost|lru`, `adapter_pages=n`, `slots=NxP` |
 //! | `register name pages=n layers=n tag=n tenant=n weight=n remote=1` | an adapter, called `name` in this script |
 //! | `unregister name` | |
 //! | `tenant id weight=n pages_max=n adapters_max=n running_max=n waiting_max=n` | sets share and limits |
@@ -243,10 +243,15 @@ impl Session {
         for (name, field) in config.fields_mut() {
             *field = arguments.number(name, *field)?;
         }
-        config.urgent_after_us = arguments.number("urgent_after_us", config.urgent_after_us)?;
-        config.wait_us_max = arguments.number("wait_us_max", config.wait_us_max)?;
-        config.prefix_cache = arguments.number("prefix_cache", 0u8)? != 0;
-        config.share_base_prefix = arguments.number("share_base_prefix", 0u8)? != 0;
+        for (name, field) in config.times_mut() {
+            *field = arguments.number(name, *field)?;
+        }
+        for (name, field) in config.costs.fields_mut() {
+            *field = arguments.number(name, *field)?;
+        }
+        for (name, field) in config.switches_mut() {
+            *field = arguments.number(name, u8::from(*field))? != 0;
+        }
         config.policy = policy(&mut arguments)?;
         arguments.end()?;
         match Core::new(config) {

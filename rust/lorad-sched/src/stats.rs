@@ -18,6 +18,7 @@ pub struct Counters {
     pub evicted_pages: u64,
     pub prefix_evictions: u64,
     pub prefix_tokens: u64,
+    pub prefix_pages: u64,
     pub urgent: u64,
     pub tokens_computed: u64,
     pub tokens_sampled: u64,
@@ -28,7 +29,7 @@ pub struct Counters {
 
 impl Counters {
     /// Names and figures, for hosts that export them.
-    pub fn named(&self) -> [(&'static str, u64); 18] {
+    pub fn named(&self) -> [(&'static str, u64); 19] {
         let Counters {
             plans,
             added,
@@ -42,6 +43,7 @@ impl Counters {
             evicted_pages,
             prefix_evictions,
             prefix_tokens,
+            prefix_pages,
             urgent,
             tokens_computed,
             tokens_sampled,
@@ -62,6 +64,7 @@ impl Counters {
             ("evicted_pages", evicted_pages),
             ("prefix_evictions", prefix_evictions),
             ("prefix_tokens", prefix_tokens),
+            ("prefix_pages", prefix_pages),
             ("urgent", urgent),
             ("tokens_computed", tokens_computed),
             ("tokens_sampled", tokens_sampled),

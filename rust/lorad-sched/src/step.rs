@@ -61,7 +61,8 @@ impl Core {
     }
 
     /// Rows that decode, then prompts in progress: of the tenant with the least service first, then in the order of
-    /// admission. As `rows_max` isn't above `tokens_max`, each decoding row gets its token and the first prompt at least one.
+    /// admission; before them whoever waits and has had less service. As `rows_max` isn't above `tokens_max`, each decoding
+    /// row gets its token and the first prompt at least one.
     fn choose_running(&mut self, tokens_left: &mut u32) {
         self.prompts.clear();
         for index in 0..self.running.len() {
@@ -81,6 +82,9 @@ impl Core {
                 prompt.0 = self.tenants[tenant].service;
             }
             self.prompts.sort_unstable();
+            if let Some(&(service, ..)) = self.prompts.first() {
+                self.admit_before(service, tokens_left);
+            }
         }
         for index in 0..self.prompts.len() {
             self.choose(self.prompts[index].2, tokens_left);

@@ -1,7 +1,8 @@
 //! The wait bound: an adversary comes close to it, and never past it.
 // a test ends by panicking
-#![allow(clippy::panic, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::panic, clippy::expect_used, clippy::unwrap_used, clippy::print_stdout)]
 
+#[allow(dead_code)] // this file needs its numbers only
 mod common;
 
 use common::Random;
