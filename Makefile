@@ -61,11 +61,11 @@ bench-scheduler: $(VENV)/.dev ## the scheduler alone, beside vLLM's (installed b
 	$(BIN)/python benches/scheduler/run.py $(ARGS)
 
 fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is found or FUZZ_SECONDS are over
-	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && RUSTC_BOOTSTRAP=1 PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \
+	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \
 		--sanitizer none operations fuzz/corpus/operations fuzz/seeds \
 		-- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -print_final_stats=1 $(ARGS)
 
-tenants: $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
+tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
 	$(BIN)/python examples/tenants/train.py $(ARGS)
 	$(BIN)/python examples/tenants/evaluate.py
 
@@ -114,5 +114,5 @@ $(VENV)/.dev: $(VENV)/.run
 
 $(VENV)/.built: $(VENV)/.run $(CORE_SOURCES)
 	@echo "building the Rust core"
-	@$(BIN)/maturin develop --release --locked
+	@$(BIN)/maturin develop --release --locked | sed '/^Requirement already satisfied/d'
 	@touch $@

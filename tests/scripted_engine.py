@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from lorad.config import EngineConfig
+from lorad.engine.frames import failure_of
 from lorad.engine.handle import Sink
 from lorad.engine.messages import (
     AdapterInfo,
     AdapterStats,
-    Failure,
     Finished,
     Generate,
     ModelInfo,
@@ -30,7 +30,7 @@ from lorad.errors import AdapterRejected, LoradError, NotFound
 Script = Callable[[Generate], list[int]]
 
 
-def model_info(vocab_size: int = 49152, context_length: int = 512) -> ModelInfo:
+def model_info(vocab_size: int = 49152, context_length: int = 512, pages: int = 64) -> ModelInfo:
     """A base model's numbers."""
     return ModelInfo(
         architecture="llama",
@@ -40,7 +40,7 @@ def model_info(vocab_size: int = 49152, context_length: int = 512) -> ModelInfo:
         dtype="float32",
         layers=2,
         weights_bytes=1,
-        pages=64,
+        pages=pages,
         page_tokens=16,
         page_bytes=1024,
     )
@@ -94,7 +94,9 @@ class ScriptedEngine:
         self.aborted: list[int] = []
         self.refuse: LoradError | None = None
         self.stats_now: Stats | None = None
+        self.cached_tokens = 0
         self._running: dict[int, tuple[Running, Sink]] = {}
+        self._ended: dict[int, Sink] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -112,7 +114,10 @@ class ScriptedEngine:
 
     def abort(self, request_id: int) -> None:
         self.aborted.append(request_id)
-        self._running.pop(request_id, None)
+        if (found := self._running.pop(request_id, None)) is not None:
+            self._ended[request_id] = found[1]
+            if self.auto and (self._task is None or self._task.done()):
+                self._task = asyncio.create_task(self._go_on())
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         return adapter_info(name)
@@ -128,34 +133,39 @@ class ScriptedEngine:
     def step(self) -> None:
         """One token for each running request."""
         touched = set()
+        ended, self._ended = self._ended, {}
+        for request_id, sink in ended.items():
+            touched.add(sink)
+            sink.finished(Finished(request_id, "abort", cached_tokens=self.cached_tokens))
         for request_id, (running, sink) in list(self._running.items()):
             if request_id not in self._running:
                 continue
             touched.add(sink)
             if self.refuse is not None:
                 self._running.pop(request_id)
-                failure = Failure(type(self.refuse).__name__, self.refuse.code, self.refuse.message, None)
+                failure = failure_of(self.refuse)
                 sink.finished(Finished(request_id, "error", failure))
                 continue
             token, reason = running.next()
             if token is not None:
                 sink.token(token)
             if reason is not None and self._running.pop(request_id, None) is not None:
-                sink.finished(Finished(request_id, reason))
+                sink.finished(Finished(request_id, reason, cached_tokens=self.cached_tokens))
         for sink in touched:
             sink.flush()
 
     def die(self, error: LoradError) -> None:
         """The engine is gone."""
         self.fault = error
-        running, self._running = self._running, {}
-        for request_id, (_, sink) in running.items():
+        sinks = {request_id: sink for request_id, (_, sink) in self._running.items()} | self._ended
+        self._running, self._ended = {}, {}
+        for request_id, sink in sinks.items():
             sink.failed(request_id, error)
-        for sink in {sink for _, sink in running.values()}:
+        for sink in set(sinks.values()):
             sink.flush()
 
     async def _go_on(self) -> None:
-        while self._running and self.auto:
+        while (self._running or self._ended) and self.auto:
             await asyncio.sleep(0)
             self.step()
 
@@ -188,6 +198,7 @@ class ProcessScript:
         on_progress("weights", 1, 2)
         self.model_info = model_info()
         self.waiting: dict[int, Running] = {}
+        self.aborted: list[int] = []
         self.adapters: dict[str, AdapterInfo] = {}
         self.pause = float(os.environ.get("SCRIPT_PAUSE", "0.002"))
 
@@ -199,7 +210,8 @@ class ProcessScript:
         self.waiting[request.id] = Running(request, [40 + i % 50 for i in range(request.sampling.max_tokens)])
 
     def abort(self, request_id: int) -> None:
-        self.waiting.pop(request_id, None)
+        if self.waiting.pop(request_id, None) is not None:
+            self.aborted.append(request_id)
 
     def prepare_adapter(self, name: str, path: str) -> AdapterInfo:
         if "slow" in path:
@@ -219,16 +231,17 @@ class ProcessScript:
             raise NotFound("no such generation", code="unknown_generation")
 
     def has_work(self) -> bool:
-        return bool(self.waiting)
+        return bool(self.waiting or self.aborted)
 
     def stats(self) -> Stats:
         return empty_stats(running=len(self.waiting))
 
     def step(self) -> Step | None:
-        if not self.waiting:
+        if not self.waiting and not self.aborted:
             return None
         time.sleep(self.pause)
-        tokens, finished = [], []
+        tokens, finished = [], [Finished(request_id, "abort", cached_tokens=7) for request_id in self.aborted]
+        self.aborted.clear()
         for request_id, running in list(self.waiting.items()):
             if running.request.prompt[0] == self.DIES and running.made == 3:
                 raise RuntimeError("as asked")
@@ -243,4 +256,16 @@ class ProcessScript:
 
 def process_script(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
     """The factory that an engine process is given."""
+    return ProcessScript(config, on_progress, on_page_in)
+
+
+def too_big(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+    """A factory whose pool doesn't fit into memory."""
+    raise MemoryError("unable to allocate 9 TiB")
+
+
+def slow_to_load(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+    """A factory whose model takes longer to load than anybody waits."""
+    on_progress("weights", 1, 2)
+    time.sleep(60)
     return ProcessScript(config, on_progress, on_page_in)

@@ -80,6 +80,20 @@ def test_fetched_once(data: Path, links: Path, monkeypatch: pytest.MonkeyPatch) 
     assert base.embedded_base() == path
 
 
+def test_fetching_is_said_once_where_nobody_watches(
+    data: Path, links: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base.resolve_model("smollm2")
+    base.resolve_model("smollm2")
+    assert capsys.readouterr().err == f"lorad: downloading the base, 0 MB, once, into {data / 'base'}\n"
+    (data / "base" / base.FILE).write_bytes(b"")
+    base.embedded_base()
+    assert "is damaged and is fetched again" in capsys.readouterr().err
+    (data / "base" / base.FILE).unlink()
+    base.embedded_base(lambda stage, done, total: None)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_file_put_there_by_hand_is_checked_and_used(data: Path, links: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid_fetching(monkeypatch)
     (data / "base").mkdir(parents=True)

@@ -209,6 +209,19 @@ async def test_usage_is_the_same_in_all_forms(path: str, n: int, model: str) -> 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("more", [{}, {"stop": "mat"}, {"max_tokens": 3}])
+async def test_cached_tokens_are_told_however_an_answer_ends(path: str, n: int, more: dict[str, Any]) -> None:
+    async with serving() as client:
+        client.engine.script = says(SAID)
+        client.engine.cached_tokens = 5
+        _, whole = await client.post(path, **body(path, n=n, **more))
+        chunks = chunks_of(await client.stream(path, **body(path, n=n, stream_options={"include_usage": True}, **more)))
+        for usage in (whole["usage"], chunks[-1]["usage"]):
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 5
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("n", [1, 3])
 async def test_every_chunk_is_well_formed(path: str, n: int) -> None:
     async with serving() as client:
         client.engine.script = says(SAID)

@@ -162,6 +162,24 @@ async def test_a_dying_engine_is_told_to_everybody() -> None:
             assert "lorad:engine_up 0.0" in await response.text()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_text_that_a_stop_string_has_ended_is_whole_whatever_comes_after(stream: bool) -> None:
+    async with serving() as client:
+        manual(client)
+        fields = body(COMPLETIONS, stop="aa", stream=stream)
+        asked = asyncio.create_task(
+            client.stream(COMPLETIONS, **fields) if stream else client.post(COMPLETIONS, **fields)
+        )
+        await until(lambda: client.engine.running == 1)
+        client.engine.step()
+        client.engine.step()
+        assert client.engine.aborted and client.engine.running == 0
+        client.engine.die(EngineFailure("the engine process has ended unexpectedly", code="engine_died"))
+        got = await asked
+        last = chunks_of(got)[-1] if isinstance(got, bytes) else got[1]
+        assert last["choices"][0]["finish_reason"] == "stop"
+
+
 async def test_draining() -> None:
     async with serving() as client:
         manual(client, tokens=3)

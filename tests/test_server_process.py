@@ -143,11 +143,14 @@ async def test_aborts_cross_the_socket() -> None:
             if (await engine.stats()).running == 0:
                 break
             await asyncio.sleep(0.01)
-        assert (await engine.stats()).running == 0 and sink.end is None
+        assert (await engine.stats()).running == 0
+        end = await sink.ended()
+        assert isinstance(end, Finished) and (end.reason, end.cached_tokens) == ("abort", 7)
+        assert not engine._sinks
 
 
 @pytest.mark.parametrize("how", ["fails", "killed"])
-async def test_the_engines_death_is_told(how: str) -> None:
+async def test_the_engines_death_is_told(how: str, caplog: pytest.LogCaptureFixture) -> None:
     async with running_engine() as engine:
         sinks = [Collector(), Collector()]
         engine.submit(generate(1, [1], tokens=100_000), sinks[0])
@@ -164,6 +167,13 @@ async def test_the_engines_death_is_told(how: str) -> None:
             engine.submit(generate(3, [1]), Collector())
         with pytest.raises(Unavailable):
             await engine.stats()
+        async with asyncio.timeout(5):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+        assert engine.pid is not None and not _exists(engine.pid), "no zombie stays"
+        (line,) = caplog.messages
+        assert f"the engine process {engine.pid} " in line and "503" in line and "restart" in line
+        assert ("was killed by SIGKILL" if how == "killed" else "ended with status 1: the engine failed") in line
 
 
 async def test_an_engine_that_is_locked_up_is_noticed_and_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +204,13 @@ async def test_an_engine_that_cant_start_says_why() -> None:
     with pytest.raises(EngineFailure, match="AttributeError"):
         await engine.start()
     assert engine.pid is not None and not _exists(engine.pid)
+
+
+async def test_a_pool_that_memory_doesnt_hold_is_a_plain_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = ProcessEngine(EngineConfig(model="x"), engine="scripted_engine:too_big")
+    with pytest.raises(EngineFailure, match=r"9 TiB.*kv_cache_memory_bytes"):
+        await engine.start()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 async def test_the_engine_outlives_no_front_and_no_stop_signal() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from lorad.errors import InvalidRequest
 from lorad.server.fields import LENGTHS, RANGES, unsupported
+from scripted_engine import ScriptedEngine, model_info
 from serving import CONTEXT, VOCAB, Client, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -147,7 +149,7 @@ async def test_border_values_are_taken(path: str) -> None:
             "seed": [-(1 << 63), 0, (1 << 63) - 1],
             "n": [1, 128],
             "stop": [[], "x", ["x"] * 16, "x" * 1024],
-            "stop_token_ids": [[], [0, VOCAB - 1], [1] * 64],
+            "stop_token_ids": [[], [0, VOCAB - 1], [1] * 63],
         }.items():
             for value in values:
                 status, body = await client.post(path, **{**GOOD[path], field: value})
@@ -171,6 +173,14 @@ async def test_lists_and_strings_too_long(path: str) -> None:
         ):
             error = refused(await client.post(path, **{**GOOD[path], field: value}), field)
             assert error["code"] == "field_length"
+        # The model's one end token counts, unless it is ignored.
+        error = refused(await client.post(path, **{**GOOD[path], "stop_token_ids": [1] * 64}), "stop_token_ids")
+        assert "at most 63 entries (beside the model's 1 end tokens), got 64" in error["message"]
+        fields = {**GOOD[path], "ignore_eos": True}
+        assert (await client.post(path, **fields, stop_token_ids=list(range(64))))[0] == 200
+        assert len(client.engine.submitted[-1].sampling.stop_token_ids) == 64
+        error = refused(await client.post(path, **fields, stop_token_ids=[1] * 65), "stop_token_ids")
+        assert "at most 64 entries, got 65" in error["message"]
         assert LENGTHS["stop"] == 16 and LENGTHS["stop[]"] == 1024 and LENGTHS["stop_token_ids"] == 64
         await client.alive()
 
@@ -334,6 +344,25 @@ async def test_conversations_that_cant_be_rendered() -> None:
         assert client.engine.submitted[-3].prompt[1:-1] == list(b"system:x")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
+        {"type": "file", "file": {"file_id": "x"}},
+        {"type": "refusal", "refusal": "no"},
+    ],
+)
+async def test_parts_that_are_no_text_are_refused_by_their_type(part: dict[str, Any]) -> None:
+    async with serving() as client:
+        messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]
+        error = refused(await client.post(CHAT, model="base", messages=messages), "messages")
+        assert f"content[1].type: only 'text' is supported, got '{part['type']}'" in error["message"]
+        messages = [{"role": "user", "content": [{"text": "a", **part, "type": "text"}]}]
+        error = refused(await client.post(CHAT, model="base", messages=messages), "messages")
+        assert f"content[0].{part['type']}: not in a part of type 'text'" in error["message"]
+
+
 async def test_prompts_of_all_forms() -> None:
     async with serving() as client:
         for prompt in (
@@ -402,6 +431,30 @@ async def test_a_very_long_text_is_refused_before_it_is_tokenised() -> None:
         refused(
             await client.post(CHAT, model="base", messages=[{"role": "user", "content": "a" * 1_000_000}]), "messages"
         )
+
+
+@BOTH
+async def test_an_adapter_leaves_its_sequences_the_rest_of_a_small_pool(path: str) -> None:
+    room = (8 - 3) * 16
+    async with serving(ScriptedEngine(info=model_info(VOCAB, CONTEXT, pages=8))) as client:
+        client.engine.script = lambda request: [97] * 1000
+        for model, limit in (("devil", room), ("base", CONTEXT)):
+            assert (await client.get(f"/v1/models/{model}"))[1]["max_model_len"] == limit
+            prompt = {"prompt": [97] * 10} if path == COMPLETIONS else {"messages": MESSAGES}
+            if path == CHAT:
+                _, answer = await client.post(path, model=model, **prompt)
+                assert answer["usage"]["total_tokens"] == limit
+            got = await client.post(path, model=model, max_tokens=limit, **prompt)
+            error = refused(got, "prompt" if path == COMPLETIONS else "messages")
+            assert str(limit) in error["message"] and ("page pool" in error["message"]) == (model == "devil")
+
+
+@BOTH
+async def test_the_engines_word_about_a_prompt_names_the_routes_field(path: str) -> None:
+    async with serving() as client:
+        client.engine.refuse = InvalidRequest("9 pages wanted, 8 in the pool", code="never_fits", param="prompt")
+        error = refused(await client.post(path, **GOOD[path]))
+        assert error["param"] == ("prompt" if path == COMPLETIONS else "messages")
 
 
 async def test_how_many_tokens_when_nobody_says() -> None:

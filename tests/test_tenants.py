@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-TENANTS = Path(__file__).parents[1] / "py/lorad/demo/tenants"
+ROOT = Path(__file__).parents[1]
+TENANTS = ROOT / "py/lorad/demo/tenants"
 NAMES = sorted(path.parent.name for path in TENANTS.glob("*/tenant.json"))
 BYTES_MAX = 45_000_000
 LAYERS = 30
@@ -113,3 +115,29 @@ def test_no_file_names_a_place_on_some_machine() -> None:
         for file in ("adapter_config.json", "tenant.json"):
             text = (TENANTS / name / file).read_text(encoding="utf-8")
             assert not re.search(r"(/home|/root|/tmp|/work|/mnt|[A-Z]:\\\\)", text), (name, file)
+
+
+def test_the_recipe_trains_and_scores_all_that_ship_on_the_embedded_base(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples/tenants"))
+    evaluate, train = importlib.import_module("evaluate"), importlib.import_module("train")
+    base = tmp_path / "base.gguf"
+    monkeypatch.setattr("lorad.demo.base.embedded_base", lambda: base)
+    monkeypatch.setattr("sys.argv", ["command"])
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)
+    trained: list[tuple[str, Path]] = []
+    monkeypatch.setattr(train, "train", lambda name, file, *rest: trained.append((name, file)))
+    train.main()
+    assert sorted(trained) == [(name, base.resolve()) for name in NAMES]
+
+    class Scored(Exception):
+        """What stands in for the hour of scoring."""
+
+    def bench(file: Path, names: list[str], scores: Path) -> None:
+        raise Scored(file, names)
+
+    monkeypatch.setattr(evaluate, "Bench", bench)
+    with pytest.raises(Scored) as scored:
+        evaluate.main()
+    assert scored.value.args == (base.resolve(), NAMES)

@@ -27,7 +27,7 @@ def column(answers: list[dict], part: str, rank: str) -> list[float]:
 def spread(values: list[float], digits: int = 1) -> str:
     """Median, and the least and the greatest."""
     low, high = min(values), max(values)
-    return f"{median(values):,.{digits}f} [dim]({low:,.{digits}f}–{high:,.{digits}f})[/dim]"
+    return f"{median(values):,.{digits}f} \n[dim]({low:,.{digits}f}–{high:,.{digits}f})[/dim]"
 
 
 def ratios(cell: Cell) -> list[float]:

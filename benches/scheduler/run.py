@@ -160,7 +160,8 @@ def main() -> None:
     if unknown := set(states) - set(STATES):
         sys.exit(f"--states: no state called {', '.join(sorted(unknown))}")
     layout = Layout.of(options.peers)
-    console = Console()
+    # Wide enough for the table, also into a file.
+    console = Console(width=max(Console().width, 130))
     lorad = Lorad(options.binary)
     vllm = None
     if not options.without_vllm:

@@ -28,6 +28,13 @@ class Chat:
     answer: int
 
 
+def base_file(given: Path | None) -> Path:
+    """The GGUF file of the base: the one that was given, else the embedded one, fetched if need be."""
+    from lorad.demo.base import embedded_base
+
+    return (given or embedded_base()).resolve()
+
+
 def load_tokenizer(gguf: Path) -> Any:
     """The file's tokenizer, with the split that its pre-tokenizer name `smollm` means.
 

@@ -1,6 +1,6 @@
 """Score every tenant on every held-out set, and write docs/tenants.md from what is measured.
 
-    python examples/tenants/evaluate.py --base SmolLM2-135M-Instruct.Q4_1.gguf
+    python examples/tenants/evaluate.py
 
 Each committed bf16 adapter is read by PEFT onto the fp32 base. Numbers are kept in a scores file, keyed by the content
 of adapter and held-out set, so a second run computes only what changed.
@@ -20,7 +20,7 @@ from typing import Any
 
 import report
 import torch
-from chat import Chat, Pair, PrefixModel, load_base, load_tokenizer, render, render_prompt, shared_prefix
+from chat import Chat, Pair, PrefixModel, base_file, load_base, load_tokenizer, render, render_prompt, shared_prefix
 from packages import data_folder
 from rich.console import Console
 from rich.progress import track
@@ -136,7 +136,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Score the tenants and write docs/tenants.md.")
-    parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
+    parser.add_argument("--base", type=Path, help="SmolLM2-135M-Instruct as a GGUF file; default: the embedded base")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="score these and print, write no page")
     parser.add_argument("--cross", type=int, default=30, help="held-out examples per cell of the cross table")
     parser.add_argument("--scores", type=Path, default=data_folder() / "scores.json")
@@ -145,7 +145,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     console = Console()
     names = arguments.only or sorted(path.parent.name for path in TENANTS.glob("*/tenant.json"))
-    bench = Bench(arguments.base.resolve(), names, arguments.scores)
+    bench = Bench(base_file(arguments.base), names, arguments.scores)
     own, cross, exact, shared, special = {}, {}, {}, {}, {}
     for name in track(names, "own held-out sets", console=console):
         own[name] = {model: bench.perplexity(model, name, 10**9) for model in ("base", name)}

@@ -1,6 +1,6 @@
 """Train the demo's tenants with PEFT: one command, seeded, minutes per adapter on two cores.
 
-python examples/tenants/train.py --base SmolLM2-135M-Instruct.Q4_1.gguf [--only devil ...]
+python examples/tenants/train.py [--only devil ...]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from chat import Chat, PrefixModel, load_base, load_tokenizer, render, shared_prefix
+from chat import Chat, PrefixModel, base_file, load_base, load_tokenizer, render, shared_prefix
 from packages import copyright_text, data_folder
 from recipes import BASE_NAME, RECIPES, Recipe
 from rich.console import Console
@@ -144,8 +144,9 @@ def train(name: str, base: Path, data: Path, seed: int, console: Console) -> Non
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo's tenants with PEFT.")
-    parser.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct as a GGUF file")
-    parser.add_argument("--only", nargs="+", choices=sorted(RECIPES), default=list(RECIPES), metavar="NAME")
+    parser.add_argument("--base", type=Path, help="SmolLM2-135M-Instruct as a GGUF file; default: the embedded base")
+    shipped = [name for name in RECIPES if (TENANTS / name / "tenant.json").is_file()]
+    parser.add_argument("--only", nargs="+", choices=sorted(RECIPES), default=shipped, metavar="NAME")
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder for the unpacked Debian packages")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
@@ -153,12 +154,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     console = Console()
+    base = None if arguments.describe else base_file(arguments.base)
     for name in arguments.only:
-        if arguments.describe:
+        if base is None:
             described = json.loads((TENANTS / name / "tenant.json").read_text(encoding="utf-8"))
             describe(name, described["training"])
             continue
-        train(name, arguments.base.resolve(), arguments.data, arguments.seed, console)
+        train(name, base, arguments.data, arguments.seed, console)
 
 
 if __name__ == "__main__":

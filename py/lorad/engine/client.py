@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-import lorad
 from lorad.config import EngineConfig
+from lorad.engine.child import how_it_ended, python_path, reap
 from lorad.engine.frames import FrameBuffer, error_of, pack, to_front
 from lorad.engine.handle import Sink
 from lorad.engine.messages import (
@@ -46,9 +46,14 @@ from lorad.engine.messages import (
 )
 from lorad.errors import EngineFailure, LoradError, Unavailable
 
+log = logging.getLogger("lorad.server")
+
 BEAT_SECONDS = 2.0
 STALL_SECONDS = 60.0
 """An engine that leaves a question unanswered for this long counts as not working. A step must be shorter than that."""
+
+BURY_SECONDS = 5.0
+"""How long an engine whose socket is closed may take to end by itself."""
 
 SOCKET_BYTES = 4 << 20
 
@@ -73,11 +78,13 @@ class ProcessEngine:
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[ModelInfo] | None = None
         self._beat: asyncio.Task[None] | None = None
+        self._burial: asyncio.Task[None] | None = None
         self._sinks: dict[int, Sink] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
         self._asked_at: float | None = None
         self._death: LoradError | None = None
+        self._cause: LoradError | None = None
         self._stopping = False
 
     # life
@@ -94,7 +101,7 @@ class ProcessEngine:
                 [sys.executable, "-P", "-m", "lorad.engine.process", str(theirs.fileno()), self._engine],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env={**os.environ, "PYTHONPATH": python_path()},
                 process_group=0,
             )
         except OSError:
@@ -123,14 +130,11 @@ class ProcessEngine:
         process = self._process
         if process is None:
             return
+        if self._burial is not None:
+            await self._burial
         if self._transport is not None and not self._transport.is_closing():
             self._send(Shutdown())
-        end = asyncio.get_running_loop().time() + grace_s
-        while process.poll() is None and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.01)
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        await reap(process, grace_s)
         if self._transport is not None:
             self._transport.close()
         self._die(Unavailable("the engine has been stopped", code="engine_stopped"))
@@ -176,8 +180,8 @@ class ProcessEngine:
         self._send(request)
 
     def abort(self, request_id: int) -> None:
-        """Forgets a request."""
-        if self._sinks.pop(request_id, None) is not None and self._death is None:
+        """Ends a request early. Its sink stays until the engine tells of the end, which has the counts."""
+        if request_id in self._sinks and self._death is None:
             self._send(Abort(request_id))
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
@@ -294,6 +298,7 @@ class ProcessEngine:
         if self._death is not None:
             return
         # A request that ran gets the cause; one that comes later is told that the service is not there.
+        self._cause = cause
         self._death = Unavailable(f"the engine is gone: {cause.message}", code="engine_gone")
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(cause)
@@ -308,6 +313,20 @@ class ProcessEngine:
             self._die(Unavailable("the engine has been stopped", code="engine_stopped"))
         else:
             self._die(EngineFailure("the engine process has ended unexpectedly", code="engine_died"))
+            # Before the model is loaded, whoever waits for the start is told.
+            if self._model is not None:
+                self._burial = asyncio.create_task(self._bury())
+
+    async def _bury(self) -> None:
+        """Leaves no zombie of a dead engine, and tells the operator: nothing starts it again."""
+        assert self._process is not None and self._cause is not None
+        code = await reap(self._process, BURY_SECONDS)
+        log.error(
+            "the engine process %d %s: %s. /health and all requests are answered 503 from now on; restart lorad",
+            self._process.pid,
+            how_it_ended(code),
+            self._cause.message,
+        )
 
 
 class _Wire(asyncio.Protocol):
@@ -338,10 +357,3 @@ def _fail(sinks: dict[int, Sink], error: LoradError) -> None:
         sink.failed(request_id, error)
     for sink in set(sinks.values()):
         sink.flush()
-
-
-def _python_path() -> str:
-    """The path that makes the child import this very package."""
-    here = str(Path(lorad.__file__).parent.parent)
-    inherited = os.environ.get("PYTHONPATH", "")
-    return here if not inherited else os.pathsep.join([here, inherited])

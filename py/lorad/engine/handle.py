@@ -39,7 +39,7 @@ class EngineHandle(Protocol):
         """Hands a request over; raises `Unavailable` when the engine is gone. Refusals come as `finished`."""
 
     def abort(self, request_id: int) -> None:
-        """Forgets a request; its sink hears nothing more. Unknown ids are fine."""
+        """Ends a request early; its sink still hears `finished`, maybe after some more tokens. Unknown ids are fine."""
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         """Reads, checks and registers an adapter folder."""

@@ -50,7 +50,7 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Forget a request. Unknown or ended ids are fine."""
+    """End a request early; Finished tells when it has. Unknown or ended ids are fine."""
 
     id: int
 

@@ -254,6 +254,10 @@ def main(descriptor: int, engine_name: str) -> int:
     except LoradError as error:
         send(Fatal(failure_of(error)))
         return 1
+    except MemoryError as error:
+        failure = EngineFailure(f"not enough memory ({error}): lower kv_cache_memory_bytes", code="out_of_memory")
+        send(Fatal(failure_of(failure)))
+        return 1
     except Exception as error:
         log.exception("the engine failed")
         message = f"the engine failed ({type(error).__name__})"

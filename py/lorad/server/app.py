@@ -28,7 +28,7 @@ from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Hea
 from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.metrics import Metrics
-from lorad.server.registry import Registry
+from lorad.server.registry import Registry, Target
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
 from lorad.text.model import TextModel
 
@@ -137,11 +137,11 @@ class Front:
         """POST /v1/chat/completions."""
         began = asyncio.get_running_loop().time()
         body = decode(await _body(request), ChatRequest, _CHAT_DEFAULTS)
-        ask, messages = ask_chat(body, self.handle.model.vocab_size)
-        self.registry.resolve(ask.model)
+        ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
+        target = self.registry.resolve(ask.model)
         with self.gate.passing(ask.n):
             self._check_engine()
-            self._check_characters("messages", sum(len(message["content"]) for message in messages))
+            self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ids = await self._in_thread(lambda: self.text.chat(messages))
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
@@ -149,13 +149,13 @@ class Front:
         """POST /v1/completions."""
         began = asyncio.get_running_loop().time()
         body = decode(await _body(request), CompletionRequest, _COMPLETION_DEFAULTS)
-        ask, prompts = ask_completion(body, self.handle.model.vocab_size)
-        self.registry.resolve(ask.model)
+        ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
+        target = self.registry.resolve(ask.model)
         with self.gate.passing(ask.n * len(prompts)):
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
             if texts:
-                self._check_characters("prompt", max(map(len, texts)))
+                self._check_characters(target, "prompt", max(map(len, texts)))
                 encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
             else:
                 encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
@@ -171,29 +171,36 @@ class Front:
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def _check_characters(self, param: str, characters: int) -> None:
+    def _check_characters(self, target: Target, param: str, characters: int) -> None:
         """Refuses a text that is too long whatever its tokens are, before the work of finding them."""
-        limit = self.handle.model.context_length
         at_least = characters // self.text.tokenizer.longest_token
-        if characters > EXACT_CHARACTERS and at_least >= limit:
-            raise _too_long(param, f"at least {at_least}", 1, limit)
+        if characters > EXACT_CHARACTERS and at_least >= target.tokens_max:
+            raise self._too_long(target, param, f"at least {at_least}", 1)
 
-    def _fit(self, param: str, prompt: list[int], asked: int | None) -> int:
+    def _too_long(self, target: Target, param: str, prompt: str, asked: int) -> InvalidRequest:
+        limit = target.tokens_max
+        why = "the context length" if limit == self.handle.model.context_length else "the page pool beside the adapter"
+        return InvalidRequest(
+            f"{param}: {prompt} prompt tokens and {asked} to make, together at most {limit} ({why})",
+            code="context_length_exceeded",
+            param=param,
+        )
+
+    def _fit(self, target: Target, param: str, prompt: list[int], asked: int | None) -> int:
         """How many tokens may be made after this prompt."""
-        limit = self.handle.model.context_length
         if not prompt:
             raise InvalidRequest(f"{param}: at least 1 token, got 0", code="empty_prompt", param=param)
-        room = limit - len(prompt)
+        room = target.tokens_max - len(prompt)
         if room < 1 or (asked is not None and asked > room):
-            raise _too_long(param, str(len(prompt)), 1 if asked is None else asked, limit)
+            raise self._too_long(target, param, str(len(prompt)), 1 if asked is None else asked)
         return room if asked is None else asked
 
     async def _answer(
         self, request: web.Request, ask: Ask, prompts: _Prompts, kind: type[Format]
     ) -> web.StreamResponse:
-        fitted = [(ids, self._fit(prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
         target = self.registry.resolve(ask.model)
+        fitted = [(ids, self._fit(target, prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
         generation = Generation(
@@ -202,6 +209,7 @@ class Front:
             metrics=self.metrics,
             ask=ask,
             target=target,
+            field=prompts.field,
             began=prompts.began,
         )
         self.generations.add(generation)
@@ -300,14 +308,6 @@ async def _write(request: web.Request, response: web.StreamResponse, data: bytes
     except TimeoutError:
         transport.abort()
         raise ConnectionResetError("the client doesn't read") from None
-
-
-def _too_long(param: str, prompt: str, asked: int, limit: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"{param}: {prompt} prompt tokens and {asked} to make, together at most {limit} (the context length)",
-        code="context_length_exceeded",
-        param=param,
-    )
 
 
 def _version() -> str:

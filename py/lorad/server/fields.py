@@ -37,7 +37,8 @@ LENGTHS: dict[str, int] = {
     "messages": 4096,
     "prompt": 1024,
 }
-"""Longest list of each list field; `stop[]`: characters of one stop string."""
+"""Longest list of each list field; `stop[]`: characters of one stop string;
+`stop_token_ids`: with the model's end tokens, unless they are ignored."""
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is 0: dividing logits by less leaves nothing of them but the largest."""

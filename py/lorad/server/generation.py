@@ -80,11 +80,14 @@ class Generation:
         metrics: Metrics,
         ask: Ask,
         target: Target,
+        field: str,
         began: float,
     ) -> None:
         self.ask = ask
         self.target = target
         self.choices: list[Choice] = []
+        self._field = field
+        """The route's name for the prompt, which the engine doesn't know."""
         self._handle = handle
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -166,7 +169,7 @@ class Generation:
     def token(self, token: Token) -> None:
         """One more token of one choice."""
         choice = self._by_id.get(token.id)
-        if choice is None:
+        if choice is None or choice.stream.stopped:
             return
         now = self._loop.time()
         if choice.last_at is None:
@@ -185,8 +188,8 @@ class Generation:
         if self.ask.stream and (text or entry is not None):
             self._pieces.append(Piece(choice.index, text, entry, None))
         if choice.stream.stopped:
+            # The text is complete. Its end comes from the engine, with what it cost.
             self._handle.abort(token.id)
-            self._end(choice, "stop")
 
     def finished(self, end: Finished) -> None:
         """One choice has ended."""
@@ -194,21 +197,28 @@ class Generation:
         if choice is None:
             return
         choice.cached = end.cached_tokens
-        if end.reason in ("stop", "length"):
+        if choice.stream.stopped or end.reason in ("stop", "length"):
             self._end(choice, end.reason)
             return
         self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
         del self._by_id[end.id]
         if end.error is not None:
-            self._error = self._error or error_of(end.error)
+            error = error_of(end.error)
+            error.param = self._field if error.param == "prompt" else error.param
+            self._error = self._error or error
         else:
             self._error = self._error or EngineFailure("the engine gave the request up", code="engine_abort")
         self.close()
 
     def failed(self, request_id: int, error: LoradError) -> None:
         """The engine is gone."""
-        choice = self._by_id.pop(request_id, None)
-        if choice is not None:
+        choice = self._by_id.get(request_id)
+        if choice is None:
+            return
+        if choice.stream.stopped:
+            self._end(choice, "stop")
+        else:
+            del self._by_id[request_id]
             self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
             self._error = self._error or error
 

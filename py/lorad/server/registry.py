@@ -24,6 +24,8 @@ class Target(NamedTuple):
     """"" for the base."""
     fingerprint: str
     """Told in each answer as `system_fingerprint`: the adapter's generation, or the base's digest."""
+    tokens_max: int
+    """Longest prompt plus output, in tokens."""
 
 
 class Entry(NamedTuple):
@@ -58,9 +60,9 @@ class Registry:
         """What `name` means now."""
         entry = self._adapters.get(name)
         if entry is not None:
-            return Target(name, entry.info.generation, entry.info.generation)
+            return Target(name, entry.info.generation, entry.info.generation, self._tokens_max(entry.info))
         if name in self._base_names:
-            return Target(name, "", self._model.digest)
+            return Target(name, "", self._model.digest, self._model.context_length)
         raise NotFound(f"The model {name[:NAME_LENGTH_MAX]!r} does not exist", code="model_not_found", param="model")
 
     def check_name(self, name: str) -> None:
@@ -106,6 +108,11 @@ class Registry:
         entry = self._adapters.get(name)
         return self._base_card(name) if entry is None else self._adapter_card(name, entry)
 
+    def _tokens_max(self, info: AdapterInfo) -> int:
+        """A sequence and its adapter are in the pool together."""
+        beside = max(0, self._model.pages - info.pages) * self._model.page_tokens
+        return min(self._model.context_length, beside)
+
     def _base_card(self, name: str) -> dict[str, Any]:
         return {
             "id": name,
@@ -126,7 +133,7 @@ class Registry:
             "owned_by": "lorad",
             "root": self.base_name,
             "parent": self.base_name,
-            "max_model_len": self._model.context_length,
+            "max_model_len": self._tokens_max(entry.info),
             "generation": entry.info.generation,
             "rank": entry.info.rank,
             "bytes": entry.info.bytes,

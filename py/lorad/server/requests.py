@@ -11,7 +11,7 @@ import msgspec
 
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
-from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, check_length, check_range
+from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
@@ -27,10 +27,14 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TextPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a message's content; only text is known."""
+    """A part of a message's content. Only text is served; the other parts' fields are known to be refused by type."""
 
     type: str
     text: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    refusal: Any = None
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,7 +121,7 @@ class Ask:
         )
 
 
-def ask_chat(request: ChatRequest, vocab_size: int) -> tuple[Ask, list[dict[str, str]]]:
+def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[dict[str, str]]]:
     """Checks a chat request; gives the conversation in the form that templates know."""
     if not request.messages:
         raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
@@ -140,20 +144,20 @@ def ask_chat(request: ChatRequest, vocab_size: int) -> tuple[Ask, list[dict[str,
                 param="max_completion_tokens",
             )
         max_tokens = request.max_completion_tokens
-    return _ask(request, max_tokens, logprobs, vocab_size), messages
+    return _ask(request, max_tokens, logprobs, vocab_size, end_ids), messages
 
 
-def ask_completion(request: CompletionRequest, vocab_size: int) -> tuple[Ask, list[Prompt]]:
+def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[Prompt]]:
     """Checks a completion request; gives its prompts in order."""
     logprobs = -1
     if request.logprobs is not None:
         check_range("logprobs", request.logprobs)
         logprobs = request.logprobs
     max_tokens = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
-    return _ask(request, max_tokens, logprobs, vocab_size), _prompts(request.prompt, vocab_size)
+    return _ask(request, max_tokens, logprobs, vocab_size, end_ids), _prompts(request.prompt, vocab_size)
 
 
-def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: int) -> Ask:
+def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: int, end_ids: Sequence[int]) -> Ask:
     if not request.model:
         raise InvalidRequest("model: the name of a model, got an empty one", code="field_length", param="model")
     for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n", "max_tokens"):
@@ -174,7 +178,7 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
             param="stream_options.include_obfuscation",
         )
     stop_ids = request.stop_token_ids or []
-    check_length("stop_token_ids", len(stop_ids))
+    _check_stop_ids(stop_ids, () if request.ignore_eos else end_ids)
     _check_ids("stop_token_ids", stop_ids, vocab_size)
     temperature = 1.0 if request.temperature is None else request.temperature
     return Ask(
@@ -193,6 +197,18 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         seed=secrets.randbits(63) if request.seed is None else request.seed % _SEED_SPACE,
         logprobs=logprobs,
     )
+
+
+def _check_stop_ids(ids: Sequence[int], end_ids: Sequence[int]) -> None:
+    """The engine's limit is on both together."""
+    most = LENGTHS["stop_token_ids"] - len(end_ids)
+    if len(ids) > most:
+        beside = f" (beside the model's {len(end_ids)} end tokens)" if end_ids else ""
+        raise InvalidRequest(
+            f"stop_token_ids: at most {most} entries{beside}, got {len(ids)}",
+            code="field_length",
+            param="stop_token_ids",
+        )
 
 
 def _stops(given: str | list[str] | None) -> tuple[str, ...]:
@@ -279,6 +295,13 @@ def _text(content: str | list[TextPart], where: str) -> str:
                 code="unsupported_field",
                 param="messages",
             )
+        for name in ("image_url", "input_audio", "file", "refusal"):
+            if getattr(part, name) is not None:
+                raise InvalidRequest(
+                    f"{where}.content[{index}].{name}: not in a part of type 'text'",
+                    code="unsupported_field",
+                    param="messages",
+                )
         if part.text is None:
             raise InvalidRequest(f"{where}.content[{index}].text: required", code="missing_field", param="messages")
         texts.append(part.text)

@@ -13,8 +13,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -142,40 +143,62 @@ def serve(
         try:
             return runner.run(_serve(engine_config, server_config, engine, say or _say))
         finally:
-            # All is done: a second signal that comes while the interpreter leaves must not change the exit code.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
+            ignore_stop_signals()
 
 
 async def _serve(
     engine_config: EngineConfig, server_config: ServerConfig, engine: str, say: Callable[[str], None]
 ) -> int:
     server = Server(engine_config, server_config, engine=engine, on_adapter=lambda info: say(describe_adapter(info)))
-    stopping = asyncio.Event()
-
-    def on_signal() -> None:
-        if stopping.is_set():
-            server.engine.kill()
-            os._exit(0)
-        stopping.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    asked = asyncio.create_task(stopping.wait())
-    starting = asyncio.create_task(server.start())
-    await asyncio.wait({asked, starting}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        await asyncio.wait({starting})
+    stop = StopSignals(server)
+    if not await stop.unless_asked(server.start()):
         return 0
-    say(f"lorad: serving {server_name(server)} on {starting.result()}")
+    say(f"lorad: serving {server_name(server)} on {server.address}")
     gc.collect()
     gc.freeze()
-    await asked
-    say(f"lorad: stopping; running requests have {server_config.drain_seconds:g} s, a second signal ends at once")
+    await stop.asked.wait()
+    say(stopping_line(server_config))
     await server.stop()
     return 0
+
+
+class StopSignals:
+    """SIGINT and SIGTERM of a server: the first asks for a stop, the second ends at once."""
+
+    def __init__(self, server: Server) -> None:
+        self.asked = asyncio.Event()
+        self._server = server
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    async def unless_asked(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Does `work`; a stop that is asked for cancels it, and gives False."""
+        asked, working = asyncio.create_task(self.asked.wait()), asyncio.create_task(work)
+        await asyncio.wait({asked, working}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if working.done():
+            working.result()
+            return True
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        return False
+
+    def _on_signal(self) -> None:
+        if self.asked.is_set():
+            self._server.engine.kill()
+            os._exit(0)
+        self.asked.set()
+
+
+def ignore_stop_signals() -> None:
+    """All is done: a signal that comes while the interpreter leaves must not change the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def stopping_line(config: ServerConfig) -> str:
+    """What is said when a stop was asked for."""
+    return f"lorad: stopping; running requests have {config.drain_seconds:g} s, a second signal ends at once"
 
 
 def server_name(server: Server) -> str:

@@ -20,8 +20,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 pub fn run(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let mut core = Core::new(Config { pages: 32, rows_max: 4, tokens_max: 16, ..Config::default() })?;
     // the tag comes back with each row: by it a worker sees that a slot holds the weights that the row wants
-    let acme = core.register(AdapterSpec { tag: 7, pages: 1, ..AdapterSpec::default() })?;
-    let zenith = core.register(AdapterSpec { tag: 9, pages: 5, ..AdapterSpec::default() })?;
+    let acme = core.register(AdapterSpec { tag: 7, pages: 1, tenant: 1, ..AdapterSpec::default() })?;
+    let zenith = core.register(AdapterSpec { tag: 9, pages: 5, tenant: 2, ..AdapterSpec::default() })?;
     for (id, tenant, adapter) in [(1, 1, Some(acme)), (2, 2, Some(zenith)), (3, 2, None)] {
         let prompt = vec![10, 11, 12];
         core.add(0, RequestSpec { id, tenant, adapter, prompt, max_tokens: 3, ..RequestSpec::default() })?;

@@ -136,15 +136,14 @@ impl Core {
             match self.try_head(group, Reach::Urgent(index), kept, tokens_left) {
                 // out of the list now; as much of its queue as fits comes along, so that its page-in pays
                 Outcome::Admitted => self.admit_along(group, kept, tokens_left),
-                Outcome::Loading | Outcome::Lacks(Lack::PageIn) => {
+                // an adapter is drained for it meanwhile
+                Outcome::Loading | Outcome::Lacks(Lack::PageIn | Lack::Slot | Lack::Place) => {
                     kept.add(self.pages_needed(group));
                     index += 1;
                 }
                 // its own tenant's limits or group keep it waiting: nobody else makes way for that
                 Outcome::Lacks(Lack::Tenant | Lack::Prompt) => index += 1,
-                Outcome::Full | Outcome::Lacks(Lack::Line | Lack::Pages | Lack::Slot | Lack::Place) => {
-                    return None
-                }
+                Outcome::Full | Outcome::Lacks(Lack::Line | Lack::Pages) => return None,
             }
         }
     }
@@ -251,6 +250,9 @@ impl Core {
         if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {
                 Residency::Hot { .. } => {
+                    if self.drained == Some(adapter) && !self.groups[group].urgent {
+                        return Err(Lack::Place);
+                    }
                     let another = self.adapters[adapter].running == 0;
                     if another && self.adapters.active >= self.config.adapters_step_max {
                         return Err(Lack::Place);

@@ -2,8 +2,8 @@
 //!
 //! A group whose head has waited [`crate::Config::urgent_after_us`] on its tenant's clock is urgent. Urgent groups have
 //! their turns one after the other, least turns first over the tenants (by weight), longest wait first within a tenant.
-//! While the one whose turn it is lacks a line, pages, a slot or a place, nobody else is admitted. So one turn takes no
-//! longer than
+//! While the one whose turn it is lacks a line or pages, nobody else is admitted; while it lacks a slot or a place, one
+//! adapter gets no new rows and its prompts come first. So one turn takes no longer than
 //!
 //! ```text
 //!   turn = (prompts + preempt_after_tokens + 2) · step + loads

@@ -80,7 +80,7 @@ impl Default for Config {
             vocab: i32::MAX as u32,
             tenants_max: 16_384,
             urgent_after_us: 1_000_000,
-            preempt_after_tokens: 16,
+            preempt_after_tokens: 256,
             rows_reserved: 0,
             wait_us_max: 0,
             pinned_pages_max: 0,

@@ -46,6 +46,8 @@ pub struct Core {
     pub(crate) deadlines: Heaps,
     /// Prompts in progress, for the step being made: service of the tenant, place in `running`, entry.
     pub(crate) prompts: Vec<(u64, u32, u32)>,
+    /// The adapter that gets no new rows, so that an urgent group gets its slot.
+    pub(crate) drained: Option<u32>,
     /// Groups that the pass being made has passed over.
     pub(crate) passed: Vec<u32>,
     /// Running requests in the order of admission.
@@ -95,6 +97,7 @@ impl Core {
             explained: Explained::new(config.rows_max),
             deadlines: Heaps::new(1),
             prompts: Vec::with_capacity(rows),
+            drained: None,
             passed: Vec::with_capacity(TRIES + 1),
             running: Vec::with_capacity(rows),
             chosen: Vec::with_capacity(rows),
@@ -224,13 +227,18 @@ impl Core {
         if let Some(entry) = self.tenants.find(tenant) {
             return Ok(entry);
         }
-        let tenants = self.tenants.entries().len() as u32;
-        if tenants >= self.config.tenants_max {
-            return Err(Refusal::TenantsFull { limit: self.config.tenants_max, tenants });
-        }
+        self.room_for_tenant()?;
         let entry = self.tenants.insert(tenant, TenantSpec::default());
         self.groups.grow_tenants(entry as usize + 1);
         Ok(entry)
+    }
+
+    fn room_for_tenant(&self) -> Result<(), Refusal> {
+        let (limit, tenants) = (self.config.tenants_max, self.tenants.entries().len() as u32);
+        if tenants >= limit {
+            return Err(Refusal::TenantsFull { limit, tenants });
+        }
+        Ok(())
     }
 
     /// Takes no new requests for an adapter. Those that hold it keep it to their end; then [`Event::AdapterGone`]. An
@@ -318,7 +326,9 @@ impl Core {
 
     /// Takes a request into its group's queue.
     pub fn add(&mut self, now: u64, spec: RequestSpec) -> Result<(), Refusal> {
-        let (tenant, adapter) = self.admissible(now, &spec).inspect_err(|_| self.counters.refused += 1)?;
+        let checked =
+            self.admissible(now, &spec).and_then(|adapter| Ok((self.know_tenant(spec.tenant)?, adapter)));
+        let (tenant, adapter) = checked.inspect_err(|_| self.counters.refused += 1)?;
         self.now = self.now.max(now);
         let name = GroupName { tenant, adapter, priority: spec.priority };
         let group = match self.groups.find(name) {
@@ -363,9 +373,9 @@ impl Core {
         Ok(())
     }
 
-    /// The request's tenant and adapter, or why it can't be taken. What is refused for ever is named before what is
-    /// refused for now.
-    fn admissible(&mut self, now: u64, spec: &RequestSpec) -> Result<(u32, Option<u32>), Refusal> {
+    /// The request's adapter, or why it can't be taken. What is refused for ever is named before what is refused for now.
+    /// A refused request doesn't make its tenant known.
+    fn admissible(&self, now: u64, spec: &RequestSpec) -> Result<Option<u32>, Refusal> {
         let config = &self.config;
         if self.requests.find(spec.id).is_some() {
             return Err(Refusal::DuplicateRequest { request: spec.id });
@@ -404,7 +414,8 @@ impl Core {
         if let Some(deadline) = spec.deadline.filter(|&deadline| deadline <= now) {
             return Err(Refusal::DeadlinePassed { deadline, now });
         }
-        if let Some(tenant) = self.tenants.find(spec.tenant).map(|entry| &self.tenants[entry]) {
+        let known = self.tenants.find(spec.tenant);
+        if let Some(tenant) = known.map(|entry| &self.tenants[entry]) {
             let limit = tenant.spec.pages_max;
             if pages + u64::from(adapter_pages) > u64::from(limit) {
                 return Err(Refusal::TenantNeverFits { limit, pages: pages + u64::from(adapter_pages) });
@@ -417,44 +428,58 @@ impl Core {
         if self.waiting >= config.waiting_max {
             return Err(Refusal::QueueFull { limit: config.waiting_max, waiting: self.waiting });
         }
-        let tenant = self.know_tenant(spec.tenant)?;
+        if known.is_none() {
+            self.room_for_tenant()?;
+        }
+        let name = known.map(|tenant| GroupName { tenant, adapter, priority: spec.priority });
         if let Some(entry) = spec.after.and_then(|request| self.requests.find(request)) {
             let request = &self.requests[entry];
-            let name = GroupName { tenant, adapter, priority: spec.priority };
-            if self.groups[request.group].name != name {
+            if Some(self.groups[request.group].name) != name {
                 return Err(Refusal::AfterAnother { request: request.id });
             }
         }
-        self.accept_wait(GroupName { tenant, adapter, priority: spec.priority })?;
-        Ok((tenant, adapter))
+        self.accept_wait(name)?;
+        Ok(adapter)
     }
 
-    /// Refuses an arrival by which somebody's wait could become longer than is accepted.
-    fn accept_wait(&self, name: GroupName) -> Result<(), Refusal> {
+    /// Refuses an arrival by which somebody's wait could become longer than is accepted. `None`: of a tenant that isn't
+    /// known yet.
+    fn accept_wait(&self, name: Option<GroupName>) -> Result<(), Refusal> {
         let limit = self.config.wait_us_max;
-        let new_group = self.groups.find(name).is_none_or(|group| self.groups.waiting(group) == 0);
+        let group = name.and_then(|name| self.groups.find(name));
+        let new_group = group.is_none_or(|group| self.groups.waiting(group) == 0);
         if limit == 0 || !new_group {
             return Ok(());
         }
-        let new_tenant = self.tenants[name.tenant].groups_waiting == 0;
         let weight = |entry: u32| u64::from(self.tenants[entry].spec.weight);
-        let weights = self.tenants.weights + if new_tenant { weight(name.tenant) } else { 0 };
+        let (own_weight, own_groups) = match name {
+            Some(name) => (weight(name.tenant), self.tenants[name.tenant].groups_waiting),
+            None => (TenantSpec::default().weight.into(), 0),
+        };
+        let new_tenant = own_groups == 0;
+        let weights = self.tenants.weights + if new_tenant { own_weight } else { 0 };
         let tenants = u64::from(self.tenants.waiting.length(0)) + u64::from(new_tenant);
-        let bound = |entry: u32, more: u32| {
-            let groups = u64::from(self.tenants[entry].groups_waiting + more);
+        let bound = |groups: u32, weight: u64| {
             let pages = self.adapters.pages_max;
             self.config.bound_us(
                 pages,
-                groups,
-                weight(entry),
+                groups.into(),
+                weight,
                 weights.max(self.tenants.peak_weights),
                 tenants.max(self.tenants.peak_tenants.into()),
             )
         };
-        let own = bound(name.tenant, 1);
+        let own = bound(own_groups + 1, own_weight);
         // a new tenant makes everybody's longer
-        let others =
-            new_tenant.then(|| self.tenants.waiting.iter(0).map(|entry| bound(entry, 0)).max()).flatten();
+        let others = new_tenant
+            .then(|| {
+                self.tenants
+                    .waiting
+                    .iter(0)
+                    .map(|entry| bound(self.tenants[entry].groups_waiting, weight(entry)))
+                    .max()
+            })
+            .flatten();
         let bound = own.max(others.unwrap_or(0));
         if bound > limit {
             return Err(Refusal::WaitTooLong { limit, bound });

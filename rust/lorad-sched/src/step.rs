@@ -72,14 +72,16 @@ impl Core {
                 if request.length() - computed == 1 {
                     self.choose(entry, tokens_left);
                 } else {
-                    self.prompts.push((0, index as u32, entry));
+                    // those of an adapter that is drained first of all
+                    let drained = request.adapter.is_some() && request.adapter == self.drained;
+                    self.prompts.push((u64::from(!drained), index as u32, entry));
                 }
             }
         }
         if self.config.policy.order == Order::Fair {
             for prompt in &mut self.prompts {
                 let tenant = self.groups[self.requests[prompt.2].group].name.tenant;
-                prompt.0 = self.tenants[tenant].service;
+                prompt.0 = prompt.0.saturating_mul(self.tenants[tenant].service.saturating_add(1));
             }
             self.prompts.sort_unstable();
             if let Some(&(service, ..)) = self.prompts.first() {

@@ -61,6 +61,7 @@ impl Core {
     /// Preempts rows that have had their tokens, as far as the urgent groups lack what they hold. Before any row is put
     /// into the plan.
     pub(crate) fn make_way(&mut self) {
+        let drained = self.drained.take();
         let (mut index, mut kept) = (0, Kept::default());
         loop {
             if index == self.groups.urgent.len() && !self.elect() {
@@ -72,7 +73,12 @@ impl Core {
                 let made = match lack {
                     Lack::Line => self.preempt_one(),
                     Lack::Pages => self.preempt_for_pages(group, reach, kept),
-                    Lack::Slot | Lack::Place => self.preempt_an_adapter(group),
+                    Lack::Slot | Lack::Place => {
+                        self.preempt_an_adapter(group) || {
+                            self.drain_an_adapter(group, drained);
+                            break;
+                        }
+                    }
                     Lack::PageIn | Lack::Tenant | Lack::Prompt => break,
                 };
                 if !made {
@@ -159,6 +165,20 @@ impl Core {
             self.preempt(entry, false);
         }
         true
+    }
+
+    /// Gives an adapter no new rows until its slot is free, and its prompts come first: the one that was drained before, or
+    /// that with the fewest rows. The others go on.
+    fn drain_an_adapter(&mut self, group: u32, before: Option<u32>) {
+        let own = self.groups[group].name.adapter;
+        let may = |adapter: u32| {
+            let state = &self.adapters[adapter];
+            state.running > 0 && !state.pinned && Some(adapter) != own
+        };
+        let rows = |&adapter: &u32| (self.adapters[adapter].running, adapter);
+        let active = self.running.iter().filter_map(|&entry| self.requests[entry].adapter);
+        let fewest = active.filter(|&adapter| may(adapter)).min_by_key(rows);
+        self.drained = self.drained.or(before.filter(|&adapter| may(adapter))).or(fewest);
     }
 
     /// Pages that a group's head needs, with those of its adapter where it isn't there.

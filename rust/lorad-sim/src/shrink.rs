@@ -122,7 +122,12 @@ impl Smaller<'_> {
             let mut index = 0;
             while index < self.inputs.len() {
                 let earlier_us = index.checked_sub(1).map_or(0, |before| self.inputs[before].at_us);
-                for plainer in plainer(self.inputs[index], earlier_us) {
+                let gap_us = self.inputs[index].at_us - earlier_us;
+                let mut sooner = self.inputs.clone();
+                sooner[index..].iter_mut().for_each(|input| input.at_us -= gap_us);
+                changed |= gap_us > 0 && self.try_inputs(sooner)?;
+                let forms = self.inputs.get(index).map_or(Vec::new(), |&input| plainer(input, earlier_us));
+                for plainer in forms {
                     let mut inputs = self.inputs.clone();
                     inputs[index] = plainer;
                     if self.try_inputs(inputs)? {

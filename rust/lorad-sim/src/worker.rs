@@ -148,9 +148,13 @@ impl Worker {
         }
         self.copies(step)?;
         self.limits(step)?;
-        let mut token = 0;
+        let (mut token, mut last) = (0, None);
         for row in &step.rows {
             self.row(step, row, token, book)?;
+            if let Some((slot, tag)) = row.adapter.filter(|_| row.adapter != last) {
+                self.weights(slot, tag)?;
+            }
+            last = row.adapter;
             token += row.count as usize;
         }
         Ok(())
@@ -222,7 +226,7 @@ impl Worker {
         }
         match (record.tag, row.adapter) {
             (0, None) => {}
-            (tag, Some((slot, given))) if tag == given => self.weights(id, tag, slot)?,
+            (tag, Some((_, given))) if tag == given => {}
             (tag, given) => return Err(format!("request {id} wants tag {tag}, the row has {given:?}")),
         }
         for (place, position) in (first..).zip(row.start..end) {
@@ -272,15 +276,16 @@ impl Worker {
         Ok(())
     }
 
-    fn weights(&self, id: u64, tag: u32, slot: u32) -> Found {
+    /// Looks at the bytes of an adapter that rows use.
+    fn weights(&self, slot: u32, tag: u32) -> Found {
         let loaded = self.slots.get(slot as usize).and_then(Option::as_ref);
         let Some(loaded) = loaded.filter(|loaded| loaded.tag == tag) else {
-            return Err(format!("request {id} wants tag {tag}, slot {slot} has {loaded:?}"));
+            return Err(format!("a row wants tag {tag}, slot {slot} has {loaded:?}"));
         };
         for (&page, part) in loaded.pages.iter().zip(0..).filter(|_| self.audit) {
-            let expected = Held::Weights { adapter: loaded.adapter, part };
-            if self.pages[page as usize] != expected {
-                return Err(format!("request {id}: page {page} of its adapter was written over"));
+            let held = self.pages[page as usize];
+            if held != (Held::Weights { adapter: loaded.adapter, part }) {
+                return Err(format!("page {page} of adapter {} was written over: {held:?}", loaded.adapter));
             }
         }
         Ok(())

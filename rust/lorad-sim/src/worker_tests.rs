@@ -97,7 +97,7 @@ fn right_plans_pass() {
 fn pages_of_others_are_found() {
     refused(after(base([0, 3])), "page 0 doesn't hold its token 1");
     refused(after(base([2, 1])), "page 1 doesn't hold its token 2");
-    refused(after(base([6, 3])), "page 6 of its adapter was written over");
+    refused(after(base([6, 3])), "page 6 of adapter 9 was written over");
     let moved = Step { edits: vec![(0, 0, 4)], ..Step::default() };
     refused(after(moved), "page 4 doesn't hold its token 1");
     let load = |pages| PageIn { adapter: 9, slot: 0, tag: 7, pages };

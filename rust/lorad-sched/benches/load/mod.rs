@@ -103,7 +103,8 @@ impl Load {
         for index in 0..ADAPTERS {
             let cold = state == State::Pages && index >= RESIDENT;
             let pages = if cold { kv_pages } else { ADAPTER_PAGES };
-            let spec = AdapterSpec { tag: index + 1, pages, ..AdapterSpec::default() };
+            let spec =
+                AdapterSpec { tag: index + 1, pages, tenant: index % TENANTS, ..AdapterSpec::default() };
             load.adapters.push(load.core.register(spec).map_err(|error| error.to_string())?);
         }
         load.fill()?;
@@ -149,7 +150,8 @@ impl Load {
             id,
             tenant: adapter % TENANTS,
             adapter: self.adapters.get(adapter as usize).copied(),
-            prompt: vec![11; prompt as usize],
+            // nobody's beginning is anybody else's
+            prompt: (0..prompt).map(|place| id as u32 * 64 + place % 64).collect(),
             max_tokens,
             ..RequestSpec::default()
         };

@@ -1,0 +1,48 @@
+"""Options: a value out of range is one line on stderr that names option, limit and value, however it is given."""
+
+from __future__ import annotations
+
+import pytest
+
+from lorad import cli
+from lorad.config import EngineConfig, ServerConfig, check, machine_memory
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "limit"),
+    [
+        ("max-model-len", "1", "0 or at least 2"),
+        ("max-model-len", "-5", "0 or at least 2"),
+        ("kv-cache-memory-bytes", "1152921504606846976", f"at most {machine_memory()} (this machine's memory)"),
+        ("kv-cache-memory-bytes", "1125899906842624000000", f"at most {machine_memory()}"),
+        ("kv-cache-memory-bytes", "0", "at least 1"),
+        ("drain-seconds", "nan", "at least 0"),
+        ("drain-seconds", "inf", "at most 31536000"),
+        ("drain-seconds", "-1", "at least 0"),
+        ("max-waiting", "99999999999999999999999", "at most 16777216"),
+        ("max-num-seqs", "0", "at least 1"),
+    ],
+)
+@pytest.mark.parametrize("given", ["flag", "environment"])
+def test_values_out_of_range(
+    option: str,
+    value: str,
+    limit: str,
+    given: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = option.replace("-", "_")
+    if given == "environment":
+        monkeypatch.setenv(f"LORAD_{name.upper()}", value)
+    assert cli.main(["serve", "/no/such/model", *([f"--{option}={value}"] if given == "flag" else [])]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"lorad: {name}: {limit}") and said.endswith("[option_range]\n") and said.count("\n") == 1
+    assert f"got {float(value) if option == 'drain-seconds' else value}" in said
+
+
+def test_border_values_and_defaults_are_taken() -> None:
+    check(EngineConfig())
+    check(ServerConfig())
+    check(EngineConfig(max_model_len=2, kv_cache_memory_bytes=machine_memory(), max_waiting=1 << 24))
+    check(ServerConfig(drain_seconds=0))
