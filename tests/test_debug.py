@@ -99,6 +99,8 @@ def test_a_run_is_recorded_and_plays_again() -> None:
     assert calls["register"] == 5
     assert calls["step"] > calls["commit"] > 40
     assert recording.dump() == step.dump()
+    assert recording.recent() == step.recent()
+    assert " finished " in step.recent()
     assert recording.snapshot() == step.snapshot()
     assert recording.lives.all == step.lives.all
     assert recording.plan == step.plan

@@ -115,6 +115,10 @@ class Recording:
         """The whole state as text."""
         return self.replay.dump()
 
+    def recent(self) -> str:
+        """The last events, a line each with its time and plan."""
+        return self.replay.recent()
+
     def snapshot(self) -> Snapshot:
         """The whole state as data."""
         return Snapshot.parse(self.replay.dump())

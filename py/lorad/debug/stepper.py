@@ -196,6 +196,10 @@ class Stepper:
         """The whole state as text."""
         return self.core.dump()
 
+    def recent(self) -> str:
+        """The last events, a line each with its time and plan."""
+        return self.core.recent()
+
     def snapshot(self) -> Snapshot:
         """The whole state as data."""
         return Snapshot.parse(self.core.dump())

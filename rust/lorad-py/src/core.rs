@@ -379,6 +379,11 @@ impl Core {
         event_list(py, self.events.drain(..))
     }
 
+    /// The last events as text, a line each with its time and plan, drained ones too.
+    fn recent(&self) -> String {
+        self.core.recent().to_string()
+    }
+
     /// The lines that were recorded since the last call.
     fn take_trace(&mut self) -> String {
         std::mem::take(self.core.sink_mut())

@@ -124,6 +124,11 @@ impl Replay {
         self.replay.core().dump()
     }
 
+    /// The last events as text, a line each with its time and plan.
+    fn recent(&self) -> String {
+        self.replay.core().recent().to_string()
+    }
+
     /// Compares everything with everything; None, or what doesn't agree.
     fn check(&self) -> Option<String> {
         self.replay.core().check().err()

@@ -386,7 +386,7 @@ impl Core {
             self.relist(adapter);
         }
         self.counters.admissions += 1;
-        self.events.push(Event::Admitted { request: self.requests[entry].id, line });
+        self.tell(Event::Admitted { request: self.requests[entry].id, line });
         self.stop_waiting(group); // its next head begins to wait now, behind the others
         self.settle(group);
         self.recap(name.tenant, capped);
@@ -417,7 +417,7 @@ impl Core {
         self.counters.page_in_pages += u64::from(self.adapters[entry].spec.pages);
         self.page_ins.push(entry);
         self.encharge(entry);
-        self.events.push(Event::AdapterLoading { adapter: self.adapters[entry].id, slot });
+        self.tell(Event::AdapterLoading { adapter: self.adapters[entry].id, slot });
         self.settle_adapter(entry);
     }
 }

@@ -96,7 +96,7 @@ impl Core {
         let stopped = request.stop_tokens.contains(&token);
         let full = request.answered() >= request.max_tokens;
         self.counters.tokens_sampled += 1;
-        self.events.push(event);
+        self.tell(event);
         if stopped {
             self.finish(entry, FinishReason::Stop);
         } else if full {

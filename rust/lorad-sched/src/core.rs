@@ -19,9 +19,13 @@ use crate::plan::PlanLayout;
 use crate::policy::{Eviction, Split};
 use crate::request::{RequestId, RequestSpec, RequestState, Requests};
 use crate::reuse::Copy;
+use crate::ring::Ring;
 use crate::stats::Counters;
 use crate::step::Chosen;
 use crate::tenant::{TenantId, TenantSpec, Tenants, WEIGHT_MAX};
+
+/// Events that are kept for [`Core::recent`]: some dozens of steps.
+const RECENT: usize = 1024;
 
 /// The scheduler. See the crate's page for the loop around it.
 #[derive(Clone, Debug)]
@@ -55,6 +59,8 @@ pub struct Core {
     /// Number of the plan in flight.
     pub(crate) flight: Option<u64>,
     pub(crate) events: Vec<Event>,
+    /// The last of them, also when they were drained.
+    recent: Ring,
     pub(crate) counters: Counters,
     /// Requests in queues.
     pub(crate) waiting: u32,
@@ -99,6 +105,7 @@ impl Core {
             flight: None,
             // a step and its commit write no more than this, so that a host that drains never makes them allocate
             events: Vec::with_capacity(4 * rows + 2 * config.slots_max as usize + 64),
+            recent: Ring::new(RECENT),
             counters: Counters::default(),
             waiting: 0,
             now: 0,
@@ -319,7 +326,8 @@ impl Core {
         let adapter = &mut self.adapters[entry];
         if adapter.residency == (Residency::Remote { asked: false }) {
             adapter.residency = Residency::Remote { asked: true };
-            self.events.push(Event::AdapterWanted { adapter: adapter.id });
+            let adapter = adapter.id;
+            self.tell(Event::AdapterWanted { adapter });
         }
     }
 
@@ -521,7 +529,7 @@ impl Core {
         self.now = self.now.max(now);
         self.adapters[entry].residency = Residency::Remote { asked: false };
         self.unwant(entry);
-        self.events.push(Event::AdapterFailed { adapter });
+        self.tell(Event::AdapterFailed { adapter });
         self.fail_waiting(entry, FailReason::Fetch);
         Ok(())
     }
@@ -556,7 +564,7 @@ impl Core {
         self.now = self.now.max(now);
         self.adapters[entry].residency = Residency::Hot { slot, last_use: self.now };
         self.adapters.loading -= 1;
-        self.events.push(Event::AdapterHot { adapter, slot });
+        self.tell(Event::AdapterHot { adapter, slot });
         self.discharge(entry);
         self.settle_adapter(entry);
         self.forget_if_drained(entry);
@@ -570,7 +578,7 @@ impl Core {
         self.now = self.now.max(now);
         self.counters.page_ins_failed += 1;
         self.end_load(entry, slot, Residency::Failed { why: FailReason::PageIn });
-        self.events.push(Event::AdapterFailed { adapter });
+        self.tell(Event::AdapterFailed { adapter });
         self.fail_waiting(entry, FailReason::PageIn);
         Ok(())
     }
@@ -619,7 +627,8 @@ impl Core {
         }
         if let Residency::Loading { dropped: dropped @ false, .. } = &mut adapter.residency {
             *dropped = true;
-            self.events.push(Event::AdapterDropped { adapter: adapter.id });
+            let adapter = adapter.id;
+            self.tell(Event::AdapterDropped { adapter });
         }
     }
 
@@ -640,6 +649,17 @@ impl Core {
         into.append(&mut self.events);
     }
 
+    /// The last events, with their time and plan, whether they were drained or not: for who asks after a fault.
+    pub fn recent(&self) -> &Ring {
+        &self.recent
+    }
+
+    /// Tells the host what happened: the one place where events are made.
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.recent.push(self.now, self.counters.plans, event);
+        self.events.push(event);
+    }
+
     /// Ends a request: out of its queue, or line and pages back, or, when the plan in flight uses them, at the commit.
     pub(crate) fn finish(&mut self, entry: u32, reason: FinishReason) {
         let (request, state) = (self.requests[entry].id, self.requests[entry].state);
@@ -654,7 +674,7 @@ impl Core {
         self.deadlines.remove(entry);
         self.explained.push(self.explanation(entry, Some(self.now)));
         // before its adapter can be forgotten: the last word about a request comes before that about its adapter
-        self.events.push(Event::Finished { request, reason });
+        self.tell(Event::Finished { request, reason });
         match state {
             RequestState::Vacant | RequestState::Ending { .. } => {}
             RequestState::Waiting | RequestState::Preempted { .. } => {
@@ -725,7 +745,7 @@ impl Core {
         self.forget_prefixes(id.number().into());
         self.adapters.vacate(entry);
         self.tenants[owner].adapters -= 1;
-        self.events.push(Event::AdapterGone { adapter: id });
+        self.tell(Event::AdapterGone { adapter: id });
     }
 
     /// Keeps the first fault of the core itself for [`Core::check`].

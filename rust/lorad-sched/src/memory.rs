@@ -172,7 +172,7 @@ impl Core {
         self.give_image(entry, slot);
         self.counters.evictions += 1;
         self.counters.evicted_pages += u64::from(self.adapters[entry].spec.pages);
-        self.events.push(Event::AdapterEvicted { adapter: self.adapters[entry].id });
+        self.tell(Event::AdapterEvicted { adapter: self.adapters[entry].id });
         self.settle_adapter(entry);
     }
 
@@ -332,6 +332,6 @@ impl Core {
         self.release(entry, line, Some(computed));
         self.settle(group);
         self.counters.preemptions += 1;
-        self.events.push(Event::Preempted { request: self.requests[entry].id });
+        self.tell(Event::Preempted { request: self.requests[entry].id });
     }
 }

@@ -425,25 +425,7 @@ impl Session {
     fn print_events(&mut self, out: &mut String) {
         self.core.drain_events(&mut self.events);
         for event in self.events.drain(..) {
-            let _ = match event {
-                Event::Admitted { request, line } => writeln!(out, "event {request} admitted line {line}"),
-                Event::Token { request, token } => writeln!(out, "event {request} token {token}"),
-                Event::Preempted { request } => writeln!(out, "event {request} preempted"),
-                Event::Finished { request, reason } => {
-                    writeln!(out, "event {request} finished {}", reason.name())
-                }
-                Event::AdapterWanted { adapter } => writeln!(out, "event adapter {adapter} wanted"),
-                Event::AdapterDropped { adapter } => writeln!(out, "event adapter {adapter} dropped"),
-                Event::AdapterLoading { adapter, slot } => {
-                    writeln!(out, "event adapter {adapter} loading slot {slot}")
-                }
-                Event::AdapterHot { adapter, slot } => {
-                    writeln!(out, "event adapter {adapter} hot slot {slot}")
-                }
-                Event::AdapterEvicted { adapter } => writeln!(out, "event adapter {adapter} evicted"),
-                Event::AdapterFailed { adapter } => writeln!(out, "event adapter {adapter} failed"),
-                Event::AdapterGone { adapter } => writeln!(out, "event adapter {adapter} gone"),
-            };
+            let _ = writeln!(out, "event {event}");
         }
     }
 }

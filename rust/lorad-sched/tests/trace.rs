@@ -44,6 +44,7 @@ fn a_recorded_run_plays_again() {
         let (core, text) = recorder.into_parts();
         let nothing = empty_plan(core.config());
         let (mut replay, mut played, mut steps) = (Replay::new(&text).unwrap(), 0, 0);
+        let mut told = Vec::new();
         replay
             .run(|replay, line| {
                 let plan = replay.plan().map_or(nothing.clone(), |plan| plan.to_string());
@@ -51,6 +52,7 @@ fn a_recorded_run_plays_again() {
                 let found = format!("{answer}\n{plan}\n{events:?}\n{}", replay.core().dump());
                 assert_eq!(found, transcript[played], "seed {seed}, line {}", line.line);
                 assert_eq!(line.made, line.recorded, "seed {seed}: {line:?}");
+                told.extend_from_slice(events);
                 steps += usize::from(line.made.is_some());
                 played += 1;
                 names.insert(line.input.name());
@@ -61,6 +63,12 @@ fn a_recorded_run_plays_again() {
         assert!(steps > 50 && !replay.is_cut());
         assert_eq!(replay.core().dump(), core.dump());
         assert_eq!(replay.core().stats(), core.stats());
+        // the events that are kept after they were drained
+        let recent = replay.core().recent();
+        assert!(recent.iter().eq(core.recent().iter()));
+        assert_eq!(recent.dropped() as usize + recent.len(), told.len());
+        assert!(recent.iter().map(|kept| &kept.event).eq(&told[told.len() - recent.len()..]));
+        assert!(recent.iter().is_sorted_by_key(|kept| (kept.now, kept.plan)));
         assert_eq!(replay.line() as usize, text.lines().count());
     }
     assert_eq!(names.len(), 16, "every call was recorded: {names:?}");
