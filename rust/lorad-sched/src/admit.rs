@@ -191,9 +191,9 @@ impl Core {
                     self.passed.push(group);
                     self.groups.take_out(group);
                     self.place_tenant(self.groups[group].name.tenant);
-                    // of these none of the others has one either
+                    // of these none of the others has one either; lines that are reserved are for tenants with few rows
                     let nobody = match lack {
-                        Lack::Line => true,
+                        Lack::Line => self.lines.free() <= kept.lines,
                         Lack::PageIn | Lack::Slot => places == [Place::Cold],
                         Lack::Pages | Lack::Place | Lack::Tenant | Lack::Prompt => false,
                     };
@@ -329,6 +329,7 @@ impl Core {
                 Residency::Cold | Residency::Failed { .. } => {
                     self.load(adapter, reach);
                     self.charge(group, self.config.costs.page_in_ns(self.adapters[adapter].spec.pages));
+                    self.settle_charges();
                     return Outcome::Loading;
                 }
                 Residency::Hot { .. } | Residency::Vacant | Residency::Remote { .. } => {}
@@ -350,6 +351,7 @@ impl Core {
         };
         self.run_request(entry, group, line, own, found);
         self.choose(entry, tokens_left);
+        self.settle_charges();
         Outcome::Admitted
     }
 

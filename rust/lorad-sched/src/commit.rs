@@ -93,7 +93,7 @@ impl Core {
         request.tokens.push(token);
         request.story.first_token.get_or_insert(self.now);
         let event = Event::Token { request: request.id, token };
-        let stopped = request.stop_tokens.contains(&token);
+        let stopped = request.is_stop(token);
         let full = request.answered() >= request.max_tokens;
         self.counters.tokens_sampled += 1;
         self.tell(event);

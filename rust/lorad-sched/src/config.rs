@@ -184,6 +184,11 @@ impl Config {
         tokens.div_ceil(self.page_tokens)
     }
 
+    /// Do so many pages hold so many tokens?
+    pub(crate) fn pages_hold(&self, pages: u32, tokens: u32) -> bool {
+        u64::from(pages) * u64::from(self.page_tokens) >= u64::from(tokens)
+    }
+
     /// Checks each limit by itself and against the others.
     pub fn check(&self) -> Result<(), ConfigError> {
         let ranges: [(&'static str, u32, u32, u32); 18] = [

@@ -15,6 +15,7 @@ use crate::explain::{Explained, Story};
 use crate::group::{GroupName, Groups};
 use crate::heap::Heaps;
 use crate::line::Lines;
+use crate::marks::Marks;
 use crate::plan::PlanLayout;
 use crate::policy::{Eviction, Split};
 use crate::request::{RequestId, RequestSpec, RequestState, Requests};
@@ -50,10 +51,16 @@ pub struct Core {
     pub(crate) drained: Option<u32>,
     /// Groups that the pass being made has passed over.
     pub(crate) passed: Vec<u32>,
+    /// Groups and tenants that were charged since the last [`Core::settle_charges`].
+    pub(crate) charged_groups: Marks,
+    pub(crate) charged_tenants: Marks,
     /// Running requests in the order of admission.
     pub(crate) running: Vec<u32>,
     /// Rows of the plan being made or in flight, in the plan's order.
     pub(crate) chosen: Vec<Chosen>,
+    /// For sorting them.
+    pub(crate) row_keys: Vec<u64>,
+    pub(crate) unsorted: Vec<Chosen>,
     /// Adapters whose page-in is part of the plan being made.
     pub(crate) page_ins: Vec<u32>,
     /// Number of the plan in flight.
@@ -99,8 +106,12 @@ impl Core {
             prompts: Vec::with_capacity(rows),
             drained: None,
             passed: Vec::with_capacity(TRIES + 1),
+            charged_groups: Marks::default(),
+            charged_tenants: Marks::default(),
             running: Vec::with_capacity(rows),
             chosen: Vec::with_capacity(rows),
+            row_keys: Vec::with_capacity(rows),
+            unsorted: Vec::with_capacity(rows),
             page_ins: Vec::with_capacity(config.page_ins_max as usize),
             flight: None,
             // a step and its commit write no more than this, so that a host that drains never makes them allocate
@@ -230,6 +241,7 @@ impl Core {
         self.room_for_tenant()?;
         let entry = self.tenants.insert(tenant, TenantSpec::default());
         self.groups.grow_tenants(entry as usize + 1);
+        self.charged_tenants.grow(entry as usize + 1, (self.config.rows_max + self.config.page_ins_max) as usize);
         Ok(entry)
     }
 
@@ -344,7 +356,10 @@ impl Core {
                 let weight = adapter.map_or(100, |adapter| self.adapters[adapter].spec.weight);
                 let floor = self.tenants[tenant].group_floor;
                 let idle_max = self.config.adapters_max.saturating_add(self.config.tenants_max);
-                self.groups.insert(name, weight * spec.priority.weight(), floor, idle_max)
+                let group = self.groups.insert(name, weight * spec.priority.weight(), floor, idle_max);
+                let at_once = self.config.rows_max + self.config.page_ins_max;
+                self.charged_groups.grow(self.groups.entries().len(), at_once as usize);
+                group
             }
         };
         let deadline = spec.deadline;

@@ -59,6 +59,8 @@ pub(crate) struct Group {
     pub weight: u32,
     /// Charged nanoseconds over the weight.
     pub service: u64,
+    /// Charged nanoseconds that `service` doesn't have yet.
+    pub charged: u64,
     /// Requests that hold it: waiting, running, ending.
     pub holders: u32,
     /// Is it counted among its tenant's waiting groups?
@@ -145,6 +147,7 @@ impl Groups {
             name,
             weight,
             service: floor,
+            charged: 0,
             holders: 0,
             waits: false,
             since: 0,

@@ -54,6 +54,7 @@ mod group;
 mod heap;
 mod line;
 mod list;
+mod marks;
 mod memory;
 mod order;
 pub mod plan;

@@ -287,7 +287,7 @@ impl Core {
             let request = &self.requests[entry];
             let RequestState::Running { line, .. } = request.state else { return };
             let group = request.group;
-            if self.config.pages_for(request.length()) <= self.lines.length(line) {
+            if self.config.pages_hold(self.lines.length(line), request.length()) {
                 index += 1;
             } else if self.secure(Use::Sequence, 1, Reach::All, None) {
                 let tenant = self.groups[group].name.tenant;

@@ -221,25 +221,40 @@ impl Core {
         self.tenants.urgent.put(0, tenant, (self.tenants[tenant].turns, 0));
     }
 
-    /// Charges a group and its tenant.
+    /// Charges a group and its tenant, from the next [`Core::settle_charges`] on: a step charges each row several times.
     pub(crate) fn charge(&mut self, group: u32, ns: u64) {
-        let name = self.groups[group].name;
-        let share = ns / u64::from(self.groups[group].weight.max(1));
-        self.groups[group].service = self.groups[group].service.saturating_add(share);
-        let state = &mut self.tenants[name.tenant];
-        state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
-        if let Some(place) = self.groups.place(group) {
-            self.groups.put(group, place, self.group_key(group));
+        let charged = &mut self.groups[group].charged;
+        *charged = charged.saturating_add(ns);
+        self.charged_groups.mark(group);
+    }
+
+    /// Adds what was charged to the service of groups and tenants, and puts them where they belong.
+    pub(crate) fn settle_charges(&mut self) {
+        while let Some(group) = self.charged_groups.take() {
+            let state = &mut self.groups[group];
+            let (tenant, ns) = (state.name.tenant, std::mem::take(&mut state.charged));
+            state.service = state.service.saturating_add(ns / u64::from(state.weight.max(1)));
+            let charged = &mut self.tenants[tenant].charged;
+            *charged = charged.saturating_add(ns);
+            self.charged_tenants.mark(tenant);
+            if let Some(place) = self.groups.place(group) {
+                self.groups.put(group, place, self.group_key(group));
+            }
         }
-        let least = [Place::Ready, Place::Cold]
-            .into_iter()
-            .filter_map(|place| self.groups.front(name.tenant, place))
-            .map(|(_, key)| key.0)
-            .min();
-        if let Some(least) = least {
-            let floor = &mut self.tenants[name.tenant].group_floor;
-            *floor = (*floor).max(least);
+        while let Some(tenant) = self.charged_tenants.take() {
+            let state = &mut self.tenants[tenant];
+            let ns = std::mem::take(&mut state.charged);
+            state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
+            let least = [Place::Ready, Place::Cold]
+                .into_iter()
+                .filter_map(|place| self.groups.front(tenant, place))
+                .map(|(_, key)| key.0)
+                .min();
+            if let Some(least) = least {
+                let floor = &mut self.tenants[tenant].group_floor;
+                *floor = (*floor).max(least);
+            }
+            self.place_tenant(tenant);
         }
-        self.place_tenant(name.tenant);
     }
 }

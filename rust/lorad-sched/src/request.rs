@@ -133,6 +133,8 @@ pub(crate) struct Request {
     pub prompt_length: u32,
     pub max_tokens: u32,
     pub stop_tokens: Vec<u32>,
+    /// A bit for each stop token's last six bits, so that most tokens need no look at the list.
+    pub stop_bits: u64,
     pub arrived: u64,
     pub deadline: Option<u64>,
     /// Not admitted before this request has computed its prompt.
@@ -150,6 +152,11 @@ impl Request {
     /// Tokens of the answer so far.
     pub fn answered(&self) -> u32 {
         self.length() - self.prompt_length
+    }
+
+    /// Does this token end it?
+    pub fn is_stop(&self, token: u32) -> bool {
+        self.stop_bits >> (token % 64) & 1 == 1 && self.stop_tokens.contains(&token)
     }
 }
 
@@ -194,6 +201,7 @@ impl Requests {
             tokens: prompt,
             prompt_length,
             max_tokens,
+            stop_bits: stop_tokens.iter().fold(0, |bits, token| bits | 1 << (token % 64)),
             stop_tokens,
             arrived: now,
             deadline,

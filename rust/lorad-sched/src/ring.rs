@@ -61,7 +61,7 @@ impl Ring {
         self.pushed = self.pushed.saturating_add(1);
         if let Some(slot) = self.slots.get_mut(self.next) {
             *slot = Some(Happened { now, plan, event });
-            self.next = (self.next + 1) % self.slots.len();
+            self.next = if self.next + 1 == self.slots.len() { 0 } else { self.next + 1 };
         }
     }
 

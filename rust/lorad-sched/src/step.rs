@@ -53,8 +53,9 @@ impl Core {
         }
         self.counters.plans += 1;
         let number = self.counters.plans;
-        self.chosen.sort_unstable_by_key(|row| (row.adapter.is_none(), row.adapter, row.line));
+        self.sort_rows();
         self.charge_step();
+        self.settle_charges();
         self.write(number, plan);
         self.flight = Some(number);
         Ok(Some(number))
@@ -78,6 +79,7 @@ impl Core {
                 }
             }
         }
+        self.settle_charges(); // whoever has just come goes before those that decode
         if self.config.policy.order == Order::Fair {
             for prompt in &mut self.prompts {
                 let tenant = self.groups[self.requests[prompt.2].group].name.tenant;
@@ -91,6 +93,20 @@ impl Core {
         for index in 0..self.prompts.len() {
             self.choose(self.prompts[index].2, tokens_left);
         }
+    }
+
+    /// The plan's order: by slot, the base last, then by line. Sorting numbers takes a third of the time that sorting rows
+    /// does.
+    fn sort_rows(&mut self) {
+        self.row_keys.clear();
+        self.row_keys.extend(self.chosen.iter().enumerate().map(|(index, row)| {
+            let slot = row.adapter.map_or(u64::from(u32::MAX), |(slot, _)| slot.into());
+            slot << 32 | u64::from(row.line) << 16 | index as u64 // lines and rows are below 2^16: `Config::check`
+        }));
+        self.row_keys.sort_unstable();
+        std::mem::swap(&mut self.chosen, &mut self.unsorted);
+        self.chosen.clear();
+        self.chosen.extend(self.row_keys.iter().map(|key| self.unsorted[(key & 0xffff) as usize]));
     }
 
     /// Charges what the plan's rows share: the step itself by rows, an adapter's bytes by the adapter's rows.

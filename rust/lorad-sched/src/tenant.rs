@@ -53,6 +53,8 @@ pub(crate) struct Tenant {
     pub spec: TenantSpec,
     /// Charged nanoseconds over the weight.
     pub service: u64,
+    /// Charged nanoseconds that `service` doesn't have yet.
+    pub charged: u64,
     /// The least service among its waiting groups, ever.
     pub group_floor: u64,
     /// Groups with waiting requests.
@@ -153,6 +155,7 @@ impl Tenants {
             id,
             spec,
             service: self.floor,
+            charged: 0,
             group_floor: 0,
             groups_waiting: 0,
             waiting: 0,
