@@ -9,7 +9,7 @@ use lorad_blocks::pool::Owner;
 use crate::adapter::Residency;
 use crate::core::Core;
 use crate::event::Event;
-use crate::group::Place;
+use crate::group::{Group, Place};
 use crate::memory::{Reach, Use};
 use crate::policy::{Order, Split};
 use crate::request::RequestState;
@@ -184,8 +184,13 @@ impl Core {
         while let Some(group) =
             self.next_in_turn(places).filter(|_| self.passed.len() < TRIES && goes_on(self))
         {
+            let Group { name, service, .. } = self.groups[group];
             match self.try_head(group, reach, kept, tokens_left) {
-                Outcome::Admitted | Outcome::Loading => {}
+                Outcome::Admitted => {
+                    let floor = &mut self.tenants[name.tenant].group_floor;
+                    *floor = (*floor).max(service);
+                }
+                Outcome::Loading => {}
                 Outcome::Full => break,
                 Outcome::Lacks(lack) => {
                     self.passed.push(group);

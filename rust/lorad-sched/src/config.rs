@@ -43,6 +43,11 @@ pub struct Config {
     pub urgent_after_us: u64,
     /// Tokens that a row samples after its admission before it may be preempted for an urgent group.
     pub preempt_after_tokens: u32,
+    /// Time after its election before rows make way for an urgent group, µs: until then it waits for what ends by itself.
+    pub preempt_after_us: u64,
+    /// How far a tenant's group may be ahead of the others in charged time before it comes after them, µs, at the usual weight.
+    /// Groups that are less apart come in the order of priority and arrival.
+    pub quantum_us: u64,
     /// Lines that only tenants with fewer rows than their part of them may take.
     pub rows_reserved: u32,
     /// The longest wait that is accepted, µs: an arrival that would have a longer bound is refused. 0: none is.
@@ -81,6 +86,8 @@ impl Default for Config {
             tenants_max: 16_384,
             urgent_after_us: 1_000_000,
             preempt_after_tokens: 256,
+            preempt_after_us: 2_000_000,
+            quantum_us: 0,
             rows_reserved: 0,
             wait_us_max: 0,
             pinned_pages_max: 0,
@@ -156,9 +163,11 @@ impl Config {
     }
 
     /// Name and value of each time, µs.
-    pub fn times_mut(&mut self) -> [(&'static str, &mut u64); 3] {
+    pub fn times_mut(&mut self) -> [(&'static str, &mut u64); 5] {
         [
             ("urgent_after_us", &mut self.urgent_after_us),
+            ("preempt_after_us", &mut self.preempt_after_us),
+            ("quantum_us", &mut self.quantum_us),
             ("wait_us_max", &mut self.wait_us_max),
             ("half_life_us", &mut self.half_life_us),
         ]

@@ -71,6 +71,8 @@ pub(crate) struct Group {
     pub ahead: u32,
     /// Elected: others make way for it.
     pub urgent: bool,
+    /// When; meaningless unless `urgent`.
+    pub elected: u64,
 }
 
 /// Lists of [`Groups::idle`].
@@ -153,6 +155,7 @@ impl Groups {
             since: 0,
             ahead: 0,
             urgent: false,
+            elected: 0,
         };
         let oldest = self.idle.front(NAMED).filter(|_| self.idle.length(NAMED) >= idle_max);
         let entry = match self.idle.front(NAMELESS).or(oldest) {

@@ -7,6 +7,9 @@ use crate::heap::Key;
 use crate::policy::Order;
 use crate::request::RequestState;
 
+/// Weight of a group of an adapter's and a priority's usual weight.
+const USUAL_WEIGHT: u64 = 400;
+
 impl Core {
     /// Puts a group where it belongs: the one place that decides it. Called after everything that changes its queue, its
     /// adapter's residency or its tenant's limits.
@@ -48,10 +51,16 @@ impl Core {
         self.place_tenant(name.tenant);
     }
 
+    fn quantum(&self) -> u64 {
+        (self.config.quantum_us * 1000 / USUAL_WEIGHT).max(1)
+    }
+
     fn group_key(&self, group: u32) -> Key {
         let arrived = self.groups.queues.front(group).map_or(0, |head| self.requests[head].serial);
         match self.config.policy.order {
-            Order::Fair => (self.groups[group].service, arrived),
+            Order::Fair => {
+                (self.groups[group].service / self.quantum(), self.groups[group].name.priority.rank() << 62 | arrived)
+            }
             Order::Arrival | Order::Affinity => (arrived, 0),
         }
     }
@@ -60,7 +69,7 @@ impl Core {
     pub(crate) fn place_tenant(&mut self, tenant: u32) {
         let service = self.tenants[tenant].service;
         let key = |(_, key): (u32, Key)| match self.config.policy.order {
-            Order::Fair => (service, key.1),
+            Order::Fair => (service, key.1 & u64::MAX >> 2),
             Order::Arrival | Order::Affinity => key,
         };
         let ready = self.groups.front(tenant, Place::Ready).map(key);
@@ -245,15 +254,6 @@ impl Core {
             let state = &mut self.tenants[tenant];
             let ns = std::mem::take(&mut state.charged);
             state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
-            let least = [Place::Ready, Place::Cold]
-                .into_iter()
-                .filter_map(|place| self.groups.front(tenant, place))
-                .map(|(_, key)| key.0)
-                .min();
-            if let Some(least) = least {
-                let floor = &mut self.tenants[tenant].group_floor;
-                *floor = (*floor).max(least);
-            }
             self.place_tenant(tenant);
         }
     }

@@ -59,6 +59,15 @@ impl Priority {
         }
     }
 
+    /// 0 comes first.
+    pub(crate) fn rank(&self) -> u64 {
+        match self {
+            Priority::High => 0,
+            Priority::Normal => 1,
+            Priority::Low => 2,
+        }
+    }
+
     /// A stable name.
     pub fn name(&self) -> &'static str {
         match self {

@@ -492,6 +492,8 @@ fn small() -> Config {
         tenants_max: 8,
         urgent_after_us: 8000,
         preempt_after_tokens: 2,
+        preempt_after_us: 0,
+        quantum_us: 0,
         rows_reserved: 0,
         wait_us_max: 0,
         pinned_pages_max: 0,

@@ -79,7 +79,9 @@ impl Core {
                 }
             }
         }
-        self.settle_charges(); // whoever has just come goes before those that decode
+        if self.tenants.ready.front(0).is_some() {
+            self.settle_charges(); // whoever has just come goes before those that decode
+        }
         if self.config.policy.order == Order::Fair {
             for prompt in &mut self.prompts {
                 let tenant = self.groups[self.requests[prompt.2].group].name.tenant;

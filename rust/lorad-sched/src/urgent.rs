@@ -38,6 +38,7 @@ impl Core {
 
     fn make_way_for(&mut self, group: u32) {
         self.groups[group].urgent = true;
+        self.groups[group].elected = self.now;
         self.groups.urgent.push(group);
         self.counters.urgent += 1;
     }
@@ -69,8 +70,14 @@ impl Core {
             }
             let group = self.groups.urgent[index];
             let reach = Reach::Urgent(index);
+            let patient = self.now.saturating_sub(self.groups[group].elected) < self.config.preempt_after_us;
             while let Err(lack) = self.look_at(group, reach, kept) {
                 let made = match lack {
+                    Lack::Line | Lack::Pages if patient => false,
+                    Lack::Slot | Lack::Place if patient => {
+                        self.drain_an_adapter(group, drained);
+                        break;
+                    }
                     Lack::Line => self.preempt_one(),
                     Lack::Pages => self.preempt_for_pages(group, reach, kept),
                     Lack::Slot | Lack::Place => {

@@ -23,6 +23,8 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
         tenants_max,
         urgent_after_us,
         preempt_after_tokens,
+        preempt_after_us,
+        quantum_us,
         rows_reserved,
         wait_us_max,
         pinned_pages_max,
@@ -49,6 +51,8 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
     fields.field("tenants_max", tenants_max);
     fields.field("urgent_after_us", urgent_after_us);
     fields.field("preempt_after_tokens", preempt_after_tokens);
+    fields.field("preempt_after_us", preempt_after_us);
+    fields.field("quantum_us", quantum_us);
     fields.field("rows_reserved", rows_reserved);
     fields.field("wait_us_max", wait_us_max);
     fields.field("pinned_pages_max", pinned_pages_max);
