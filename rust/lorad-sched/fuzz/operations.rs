@@ -104,7 +104,7 @@ fn config(bytes: &mut Bytes) -> Config {
         tenants_max: 2 + bytes.below(4),
         urgent_after_us: bytes.time(3_000),
         preempt_after_tokens: 1 + bytes.below(4),
-        rows_reserved: bytes.below(rows_max),
+        rows_reserved: bytes.below((rows_max + 1) / 2),
         wait_us_max: [0, 0, 0, 1 << 40][bytes.below(4) as usize],
         pinned_pages_max: bytes.below(6),
         half_life_us: bytes.time(60_000_000),

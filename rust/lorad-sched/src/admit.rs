@@ -14,6 +14,7 @@ use crate::memory::{Reach, Use};
 use crate::policy::{Order, Split};
 use crate::request::RequestState;
 use crate::reuse::Found;
+use crate::share::Budget;
 
 /// Groups of one place that one step passes over before it looks no further.
 pub(crate) const TRIES: usize = 8;
@@ -60,6 +61,8 @@ enum Outcome {
     Loading,
     /// The plan has no room for another token.
     Full,
+    /// Its tenant has had its part of the step's tokens.
+    Served,
     /// Passed over.
     Lacks(Lack),
 }
@@ -69,6 +72,8 @@ enum Outcome {
 pub(crate) struct Kept {
     pub lines: u32,
     pub pages: u32,
+    /// An urgent group lacks a line: only light tenants come in, on lines that are reserved.
+    pub closed: bool,
 }
 
 impl Kept {
@@ -80,43 +85,52 @@ impl Kept {
 }
 
 impl Core {
-    pub(crate) fn admit(&mut self, tokens_left: &mut u32) {
-        self.admit_pass(tokens_left);
+    pub(crate) fn admit(&mut self, budget: &mut Budget) {
+        self.admit_pass(budget);
         while self.chosen.is_empty() && self.page_ins.is_empty() && self.elect_stuck() {
-            self.admit_pass(tokens_left);
+            self.admit_pass(budget);
             if self.chosen.is_empty() && self.page_ins.is_empty() && self.adapters.loading == 0 {
                 return; // a fault of the core: check() tells
             }
         }
     }
 
-    /// Admits tenants with less service than those whose prompts are in progress, so that these don't take all the tokens.
-    pub(crate) fn admit_before(&mut self, service: u64, tokens_left: &mut u32) {
+    /// Admits tenants that come before those whose prompts are in progress, so that these don't take all the tokens. `first`:
+    /// whether the tenant of the first prompt isn't light, and its service.
+    pub(crate) fn admit_before(&mut self, first: (bool, u64), budget: &mut Budget) {
         let before = |core: &Self| {
-            core.tenants.ready.front(0).is_some_and(|tenant| core.tenants[tenant].service < service)
+            core.tenants.ready.front(0).is_some_and(|tenant| core.turn_of(tenant) < first)
         };
         if !before(self) {
             return;
         }
-        let Some(kept) = self.admit_urgent(tokens_left) else { return };
-        if self.admit_starved(tokens_left, kept) {
-            self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept, before);
+        let Some(kept) = self.admit_urgent(budget) else { return };
+        if kept.closed || self.admit_starved(budget, kept) {
+            self.admit_in_turn(&[Place::Ready], Reach::Idle, budget, kept, before);
         }
     }
 
-    fn admit_pass(&mut self, tokens_left: &mut u32) {
-        let Some(kept) = self.admit_urgent(tokens_left) else { return };
-        if !self.admit_starved(tokens_left, kept) {
+    /// Orders tenants with prompts: light ones first, then by service.
+    pub(crate) fn turn_of(&self, tenant: u32) -> (bool, u64) {
+        (!self.is_light(tenant), self.tenants[tenant].service)
+    }
+
+    fn admit_pass(&mut self, budget: &mut Budget) {
+        let Some(kept) = self.admit_urgent(budget) else { return };
+        if kept.closed {
+            return self.admit_in_turn(&[Place::Ready], Reach::Idle, budget, kept, |_| true);
+        }
+        if !self.admit_starved(budget, kept) {
             return;
         }
         match self.config.policy.order {
             Order::Fair | Order::Affinity => {
-                self.admit_in_turn(&[Place::Ready], Reach::Idle, tokens_left, kept, |_| true);
-                self.admit_in_turn(&[Place::Cold], Reach::Idle, tokens_left, kept, |_| true);
+                self.admit_in_turn(&[Place::Ready], Reach::Idle, budget, kept, |_| true);
+                self.admit_in_turn(&[Place::Cold], Reach::Idle, budget, kept, |_| true);
             }
             Order::Arrival => {
                 let places = [Place::Ready, Place::Cold];
-                self.admit_in_turn(&places, Reach::All, tokens_left, kept, |_| true);
+                self.admit_in_turn(&places, Reach::All, budget, kept, |_| true);
             }
         }
         self.load_wanted(kept);
@@ -124,7 +138,7 @@ impl Core {
 
     /// Admits urgent groups in their order. What those that load will need is kept; `None` when one lacks something, so
     /// that nobody else may come.
-    fn admit_urgent(&mut self, tokens_left: &mut u32) -> Option<Kept> {
+    fn admit_urgent(&mut self, budget: &mut Budget) -> Option<Kept> {
         let (mut kept, mut index) = (Kept::default(), 0);
         loop {
             // an admission that brings its tenant to a limit takes the tenant's other groups out of the list
@@ -133,10 +147,10 @@ impl Core {
                 return Some(kept);
             }
             let (group, length) = (self.groups.urgent[index], self.groups.urgent.len());
-            match self.try_head(group, Reach::Urgent(index), kept, tokens_left) {
+            match self.try_head(group, Reach::Urgent(index), kept, budget) {
                 // out of the list now; as much of its queue as fits comes along, so that its page-in pays
                 Outcome::Admitted => {
-                    self.admit_along(group, kept, tokens_left);
+                    self.admit_along(group, kept, budget);
                     // its tenant came to a limit: groups before it may have left the list as well
                     if self.groups.urgent.len() + 1 != length {
                         (kept, index) = (Kept::default(), 0);
@@ -149,24 +163,29 @@ impl Core {
                 }
                 // its own tenant's limits or group keep it waiting: nobody else makes way for that
                 Outcome::Lacks(Lack::Tenant | Lack::Prompt) => index += 1,
-                Outcome::Full | Outcome::Lacks(Lack::Line | Lack::Pages) => return None,
+                Outcome::Lacks(Lack::Line) if self.lines.free() > kept.lines => {
+                    kept.pages += self.pages_needed(group);
+                    kept.closed = true;
+                    return Some(kept);
+                }
+                Outcome::Full | Outcome::Served | Outcome::Lacks(Lack::Line | Lack::Pages) => return None,
             }
         }
     }
 
-    fn admit_along(&mut self, group: u32, kept: Kept, tokens_left: &mut u32) {
+    fn admit_along(&mut self, group: u32, kept: Kept, budget: &mut Budget) {
         while !self.groups[group].urgent
             && self.groups.place(group) == Some(Place::Ready)
-            && self.try_head(group, Reach::Idle, kept, tokens_left) == Outcome::Admitted
+            && self.try_head(group, Reach::Idle, kept, budget) == Outcome::Admitted
         {}
     }
 
     /// Requests that gave up their pages come back before others come.
-    fn admit_starved(&mut self, tokens_left: &mut u32, kept: Kept) -> bool {
+    fn admit_starved(&mut self, budget: &mut Budget, kept: Kept) -> bool {
         while let Some(group) = self.groups.front_resume() {
-            match self.try_head(group, Reach::Idle, kept, tokens_left) {
+            match self.try_head(group, Reach::Idle, kept, budget) {
                 Outcome::Admitted | Outcome::Loading => {}
-                Outcome::Full | Outcome::Lacks(_) => return false,
+                Outcome::Full | Outcome::Served | Outcome::Lacks(_) => return false,
             }
         }
         true
@@ -177,30 +196,37 @@ impl Core {
         &mut self,
         places: &[Place],
         reach: Reach,
-        tokens_left: &mut u32,
+        budget: &mut Budget,
         kept: Kept,
         goes_on: impl Fn(&Self) -> bool,
     ) {
         while let Some(group) =
-            self.next_in_turn(places).filter(|_| self.passed.len() < TRIES && goes_on(self))
+            self.next_in_turn(places).filter(|_| self.passed.len() + self.served.len() < TRIES && goes_on(self))
         {
             let Group { name, service, .. } = self.groups[group];
-            match self.try_head(group, reach, kept, tokens_left) {
+            match self.try_head(group, reach, kept, budget) {
                 Outcome::Admitted => {
                     let floor = &mut self.tenants[name.tenant].group_floor;
                     *floor = (*floor).max(service);
                 }
                 Outcome::Loading => {}
                 Outcome::Full => break,
+                // lines that are free are reserved
+                Outcome::Lacks(Lack::Line) if self.lines.free() <= kept.lines => break,
+                // nor has another of its groups
+                Outcome::Served | Outcome::Lacks(Lack::Line) => {
+                    self.served.push(name.tenant);
+                    self.tenants.ready.remove(name.tenant);
+                    self.tenants.cold.remove(name.tenant);
+                }
                 Outcome::Lacks(lack) => {
                     self.passed.push(group);
                     self.groups.take_out(group);
                     self.place_tenant(self.groups[group].name.tenant);
-                    // of these none of the others has one either; lines that are reserved are for tenants with few rows
+                    // of these none of the others has one either
                     let nobody = match lack {
-                        Lack::Line => self.lines.free() <= kept.lines,
                         Lack::PageIn | Lack::Slot => places == [Place::Cold],
-                        Lack::Pages | Lack::Place | Lack::Tenant | Lack::Prompt => false,
+                        Lack::Line | Lack::Pages | Lack::Place | Lack::Tenant | Lack::Prompt => false,
                     };
                     if nobody {
                         break;
@@ -210,6 +236,9 @@ impl Core {
         }
         while let Some(group) = self.passed.pop() {
             self.settle(group);
+        }
+        while let Some(tenant) = self.served.pop() {
+            self.place_tenant(tenant);
         }
     }
 
@@ -258,6 +287,9 @@ impl Core {
         }) {
             return Err(Lack::Prompt);
         }
+        if kept.closed && (self.let_in >= self.config.rows_reserved || !self.is_light(name.tenant)) {
+            return Err(Lack::Line);
+        }
         if let Some(adapter) = name.adapter {
             match self.adapters[adapter].residency {
                 Residency::Hot { .. } => {
@@ -277,7 +309,8 @@ impl Core {
                 Residency::Vacant | Residency::Remote { .. } => return Err(Lack::Place),
             }
         }
-        let reserved = if self.is_below_share(name.tenant) { 0 } else { self.config.rows_reserved };
+        let shared = self.tenants.present > 1 && !self.is_below_share(name.tenant);
+        let reserved = if shared { self.config.rows_reserved } else { 0 };
         if self.lines.free() <= kept.lines + reserved {
             return Err(Lack::Line);
         }
@@ -286,14 +319,6 @@ impl Core {
         let fits = |found: &Found| available >= pages - found.matched.pages + found.idle + kept.pages;
         let fitting = [found, self.without_source(found)].into_iter().find(fits);
         fitting.ok_or(Lack::Pages)
-    }
-
-    /// Has a tenant fewer rows than its part of them, among the tenants that wait?
-    fn is_below_share(&self, tenant: u32) -> bool {
-        let tenant = &self.tenants[tenant];
-        let rows = u64::from(self.config.rows_max) * u64::from(tenant.spec.weight);
-        u64::from(tenant.running) * self.tenants.weights.max(1) < rows && self.tenants.waiting.length(0) > 1
-            || tenant.running == 0
     }
 
     /// What a page-in lacks. Counts the pages of the request that waits for it too: an adapter without room for its
@@ -318,7 +343,7 @@ impl Core {
     }
 
     /// Tries to admit the first request of a group, or to page its adapter in. Changes nothing when it can't.
-    fn try_head(&mut self, group: u32, reach: Reach, kept: Kept, tokens_left: &mut u32) -> Outcome {
+    fn try_head(&mut self, group: u32, reach: Reach, kept: Kept, budget: &mut Budget) -> Outcome {
         let Some(entry) = self.groups.queues.front(group) else { return Outcome::Lacks(Lack::Place) };
         let found = match self.look_at(group, reach, kept) {
             Ok(found) => found,
@@ -340,8 +365,8 @@ impl Core {
                 Residency::Hot { .. } | Residency::Vacant | Residency::Remote { .. } => {}
             }
         }
-        if *tokens_left == 0 {
-            return Outcome::Full;
+        if self.tokens_for(name.tenant, budget) == 0 {
+            return if budget.tokens == 0 { Outcome::Full } else { Outcome::Served };
         }
         let pages = self.config.pages_for(self.requests[entry].length());
         let own = pages - found.matched.pages;
@@ -354,8 +379,9 @@ impl Core {
             self.drop_prefix(found);
             return Outcome::Lacks(Lack::Line);
         };
+        self.let_in += u32::from(kept.closed);
         self.run_request(entry, group, line, own, found);
-        self.choose(entry, tokens_left);
+        self.choose(entry, budget);
         self.settle_charges();
         Outcome::Admitted
     }

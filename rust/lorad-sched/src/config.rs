@@ -48,7 +48,7 @@ pub struct Config {
     /// How far a tenant's group may be ahead of the others in charged time before it comes after them, µs, at the usual weight.
     /// Groups that are less apart come in the order of priority and arrival.
     pub quantum_us: u64,
-    /// Lines that only tenants with fewer rows than their part of them may take.
+    /// Lines that only tenants with fewer rows than their part of them may take while several are present; less than half.
     pub rows_reserved: u32,
     /// The longest wait that is accepted, µs: an arrival that would have a longer bound is refused. 0: none is.
     pub wait_us_max: u64,
@@ -217,7 +217,7 @@ impl Config {
             ("vocab", self.vocab, 1, i32::MAX as u32),
             ("tenants_max", self.tenants_max, 1, 1 << 20),
             ("preempt_after_tokens", self.preempt_after_tokens, 1, 1 << 20),
-            ("rows_reserved", self.rows_reserved, 0, self.rows_max.saturating_sub(1)),
+            ("rows_reserved", self.rows_reserved, 0, self.rows_max.saturating_sub(1) / 2),
             ("pinned_pages_max", self.pinned_pages_max, 0, self.pages_usable().saturating_sub(1)),
         ];
         for (field, value, least, most) in ranges {

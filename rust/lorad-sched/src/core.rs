@@ -45,12 +45,16 @@ pub struct Core {
     pub(crate) explained: Explained,
     /// Requests with a deadline, by it.
     pub(crate) deadlines: Heaps,
-    /// Prompts in progress, for the step being made: service of the tenant, place in `running`, entry.
-    pub(crate) prompts: Vec<(u64, u32, u32)>,
+    /// Prompts in progress, for the step being made: whether it's of a drained adapter, the tenant's turn, place in `running`, entry.
+    pub(crate) prompts: Vec<((bool, bool, u64), u32, u32)>,
     /// The adapter that gets no new rows, so that an urgent group gets its slot.
     pub(crate) drained: Option<u32>,
+    /// Requests of light tenants that came in while an urgent group lacks a line.
+    pub(crate) let_in: u32,
     /// Groups that the pass being made has passed over.
     pub(crate) passed: Vec<u32>,
+    /// Tenants that have had their part of it.
+    pub(crate) served: Vec<u32>,
     /// Groups and tenants that were charged since the last [`Core::settle_charges`].
     pub(crate) charged_groups: Marks,
     pub(crate) charged_tenants: Marks,
@@ -105,7 +109,9 @@ impl Core {
             deadlines: Heaps::new(1),
             prompts: Vec::with_capacity(rows),
             drained: None,
+            let_in: 0,
             passed: Vec::with_capacity(TRIES + 1),
+            served: Vec::with_capacity(TRIES + 1),
             charged_groups: Marks::default(),
             charged_tenants: Marks::default(),
             running: Vec::with_capacity(rows),
@@ -123,7 +129,7 @@ impl Core {
             fault: None,
             config,
         };
-        core.tenants.slack = core.slack();
+        core.allow();
         for _ in 0..core.config.pages_reserved {
             let taken = core.pool.take(Owner::Reserved).map(|_| ());
             core.note(taken);
@@ -161,7 +167,7 @@ impl Core {
         };
         self.tenants[owner].adapters += 1;
         self.adapters.pages_max = self.adapters.pages_max.max(spec.pages);
-        self.tenants.slack = self.slack();
+        self.allow();
         self.groups.grow_adapters(self.adapters.entries().len());
         Ok(self.adapters[entry].id)
     }
@@ -202,12 +208,15 @@ impl Core {
         Ok(owner)
     }
 
-    /// Service above the floor that is still inside the share: a step in which all rows decode, of a tenant of the usual
-    /// weight.
-    fn slack(&self) -> u64 {
-        let costs = &self.config.costs;
+    /// Service above the floor that is still inside the share: a step in which all rows decode; and with which a tenant is
+    /// still light: the longest prompt. Both of a tenant of the usual weight.
+    fn allow(&mut self) {
+        let (config, costs) = (&self.config, &self.config.costs);
         let row = costs.token_ns.saturating_add(costs.sample_ns);
-        row.saturating_mul(self.config.rows_max.into()).saturating_add(costs.step_ns) / 100
+        let step = row.saturating_mul(config.rows_max.into()).saturating_add(costs.step_ns);
+        let prompt = costs.row_ns(0, config.sequence_tokens_max, true, self.adapters.pages_max);
+        self.tenants.slack = step / 100;
+        self.tenants.grace = prompt.max(step) / 100;
     }
 
     /// Sets a tenant's share and limits. What it has above a new limit stays; what it asks for is refused or waits.
@@ -218,6 +227,9 @@ impl Core {
         let waits = state.groups_waiting > 0;
         let (before, after) = (u64::from(state.spec.weight), u64::from(spec.weight));
         state.spec = spec;
+        if state.waiting + state.running > 0 || self.tenants.leaving.heap_of(entry).is_some() {
+            self.tenants.present_weights = self.tenants.present_weights - before + after;
+        }
         if waits {
             self.tenants.weights = self.tenants.weights - before + after;
             self.tenants.peak_weights = self.tenants.peak_weights.max(self.tenants.weights);
@@ -382,6 +394,7 @@ impl Core {
         self.groups.hold(group);
         self.groups.queues.push_back(group, entry);
         self.waiting += 1;
+        self.arrive(tenant);
         self.tenants[tenant].waiting += 1;
         if let Some(adapter) = adapter {
             let state = &mut self.adapters[adapter];
@@ -732,6 +745,7 @@ impl Core {
     pub(crate) fn close(&mut self, entry: u32) {
         let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
         self.requests.vacate(entry);
+        self.leave(self.groups[group].name.tenant);
         self.settle(group);
         self.groups.let_go(group);
         if let Some(adapter) = adapter {

@@ -63,6 +63,7 @@ mod request;
 mod reuse;
 mod ring;
 pub mod script;
+mod share;
 pub mod snapshot;
 mod stats;
 mod step;

@@ -32,9 +32,8 @@ impl Core {
             self.start_waiting(group);
         }
         let capped = self.is_capped(name.tenant);
-        if capped && self.groups[group].urgent {
-            self.groups[group].urgent = false; // nobody makes way for what its own tenant's limits withhold
-            self.groups.urgent.retain(|&other| other != group);
+        if capped {
+            self.end_urgency(group); // nobody makes way for what its own tenant's limits withhold
         }
         let starved = matches!(self.requests[head].state, RequestState::Preempted { starved: true });
         let target = match residency {
@@ -152,12 +151,16 @@ impl Core {
         self.place_due(tenant);
     }
 
+    fn end_urgency(&mut self, group: u32) {
+        if std::mem::replace(&mut self.groups[group].urgent, false) {
+            self.groups.urgent.retain(|&other| other != group);
+            self.let_in = 0; // the next one's turn begins
+        }
+    }
+
     /// Nobody of a group waits any more, or its head was admitted.
     pub(crate) fn stop_waiting(&mut self, group: u32) {
-        if self.groups[group].urgent {
-            self.groups[group].urgent = false;
-            self.groups.urgent.retain(|&other| other != group);
-        }
+        self.end_urgency(group);
         if self.groups.waits.list_of(group).is_some() {
             self.groups.waits.remove(group);
             self.place_due(self.groups[group].name.tenant);

@@ -6,6 +6,7 @@ use crate::error::StepError;
 use crate::plan::{Head, Part};
 use crate::policy::Order;
 use crate::request::RequestState;
+use crate::share::Budget;
 
 /// A row of the plan.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +42,14 @@ impl Core {
         self.now = self.now.max(now);
         self.chosen.clear();
         self.page_ins.clear();
-        let mut tokens_left = self.config.tokens_max;
+        let mut budget = Budget::new(&self.config);
         self.expire();
         self.turn_clocks();
+        self.forget_absent();
         self.grow_rows();
         self.make_way();
-        self.choose_running(&mut tokens_left);
-        self.admit(&mut tokens_left);
+        self.choose_running(&mut budget);
+        self.admit(&mut budget);
         if self.chosen.is_empty() && self.page_ins.is_empty() {
             return Ok(None);
         }
@@ -64,18 +66,18 @@ impl Core {
     /// Rows that decode, then prompts in progress: of the tenant with the least service first, then in the order of
     /// admission; before them whoever waits and has had less service. As `rows_max` isn't above `tokens_max`, each decoding
     /// row gets its token and the first prompt at least one.
-    fn choose_running(&mut self, tokens_left: &mut u32) {
+    fn choose_running(&mut self, budget: &mut Budget) {
         self.prompts.clear();
         for index in 0..self.running.len() {
             let entry = self.running[index];
             let request = &self.requests[entry];
             if let RequestState::Running { computed, .. } = request.state {
                 if request.length() - computed == 1 {
-                    self.choose(entry, tokens_left);
+                    self.choose(entry, budget);
                 } else {
                     // those of an adapter that is drained first of all
                     let drained = request.adapter.is_some() && request.adapter == self.drained;
-                    self.prompts.push((u64::from(!drained), index as u32, entry));
+                    self.prompts.push(((!drained, true, 0), index as u32, entry));
                 }
             }
         }
@@ -83,17 +85,19 @@ impl Core {
             self.settle_charges(); // whoever has just come goes before those that decode
         }
         if self.config.policy.order == Order::Fair {
-            for prompt in &mut self.prompts {
-                let tenant = self.groups[self.requests[prompt.2].group].name.tenant;
-                prompt.0 = prompt.0.saturating_mul(self.tenants[tenant].service.saturating_add(1));
+            for index in 0..self.prompts.len() {
+                let tenant = self.groups[self.requests[self.prompts[index].2].group].name.tenant;
+                let (others, service) = self.turn_of(tenant);
+                let turn = &mut self.prompts[index].0;
+                *turn = (turn.0, others, service);
             }
             self.prompts.sort_unstable();
-            if let Some(&(service, ..)) = self.prompts.first() {
-                self.admit_before(service, tokens_left);
+            if let Some(&((true, others, service), ..)) = self.prompts.first() {
+                self.admit_before((others, service), budget);
             }
         }
         for index in 0..self.prompts.len() {
-            self.choose(self.prompts[index].2, tokens_left);
+            self.choose(self.prompts[index].2, budget);
         }
     }
 
@@ -131,16 +135,17 @@ impl Core {
     }
 
     /// Puts as much of a running request into the plan as the limits allow.
-    pub(crate) fn choose(&mut self, entry: u32, tokens_left: &mut u32) {
+    pub(crate) fn choose(&mut self, entry: u32, budget: &mut Budget) {
+        let tenant = self.groups[self.requests[entry].group].name.tenant;
+        let left = self.tokens_for(tenant, budget);
         let request = &mut self.requests[entry];
         let length = request.tokens.len() as u32;
         let RequestState::Running { line, computed, planned, .. } = &mut request.state else { return };
         let missing = length - *computed;
-        let count = missing.min(self.config.prefill_chunk_max).min(*tokens_left);
+        let count = missing.min(self.config.prefill_chunk_max).min(if missing == 1 { budget.tokens } else { left });
         if count == 0 {
             return;
         }
-        *tokens_left -= count;
         *planned = count;
         let (line, start, sample) = (*line, *computed, count == missing);
         let (group, adapter) = (request.group, request.adapter);
@@ -153,6 +158,11 @@ impl Core {
             | Residency::Loading { .. }
             | Residency::Failed { .. } => None,
         });
+        if missing == 1 {
+            budget.tokens -= 1;
+        } else {
+            self.spend(tenant, count, budget);
+        }
         self.chosen.push(Chosen { request: entry, line, adapter, start, count, sample });
         self.charge(group, self.config.costs.row_ns(start, count, sample, pages));
     }

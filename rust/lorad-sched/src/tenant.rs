@@ -97,6 +97,14 @@ pub(crate) struct Tenants {
     pub due: Heaps,
     /// Tenants with an urgent group, by turns.
     pub urgent: Heaps,
+    /// Tenants without requests that still count as present, by the moment when they no longer do.
+    pub leaving: Heaps,
+    /// Present tenants: see `share.rs`.
+    pub present: u32,
+    /// Their weights, added up.
+    pub present_weights: u64,
+    /// Service above the floor with which a tenant is still light.
+    pub grace: u64,
     /// Least service among those that wait, ever.
     pub floor: u64,
     /// Least turns among those with an urgent group, ever.
@@ -122,6 +130,10 @@ impl Tenants {
             over: heap(),
             due: heap(),
             urgent: heap(),
+            leaving: heap(),
+            present: 0,
+            present_weights: 0,
+            grace: 0,
             floor: 0,
             turn_floor: 0,
             slack: 0,
@@ -175,8 +187,8 @@ impl Tenants {
         entry
     }
 
-    fn heaps_mut(&mut self) -> [&mut Heaps; 6] {
-        [&mut self.waiting, &mut self.ready, &mut self.cold, &mut self.over, &mut self.due, &mut self.urgent]
+    fn heaps_mut(&mut self) -> [&mut Heaps; 7] {
+        [&mut self.waiting, &mut self.ready, &mut self.cold, &mut self.over, &mut self.due, &mut self.urgent, &mut self.leaving]
     }
 
     /// Raises the floor to the least service among those that wait.
@@ -194,6 +206,7 @@ impl Tenants {
             ("tenants over", &self.over),
             ("tenants due", &self.due),
             ("tenants urgent", &self.urgent),
+            ("tenants leaving", &self.leaving),
         ];
         heaps.into_iter().try_for_each(|(name, heaps)| heaps.check(name))
     }
