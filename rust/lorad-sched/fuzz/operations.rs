@@ -131,6 +131,9 @@ fn costs(bytes: &mut Bytes) -> Costs {
     };
     Costs {
         step_ns: ns,
+        few_tokens: 1,
+        many_ns: ns,
+        head_ns: ns,
         token_ns: ns,
         sample_ns: ns,
         context_ns: ns,
@@ -138,6 +141,7 @@ fn costs(bytes: &mut Bytes) -> Costs {
         adapter_token_page_ns: ns,
         page_in_ns: ns,
         page_in_page_ns: ns,
+        beside_page_ns: ns,
     }
 }
 

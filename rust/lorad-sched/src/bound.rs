@@ -51,7 +51,11 @@ impl Config {
         let adapters = u64::from(self.adapters_step_max.min(self.rows_max).min(self.slots_max));
         let pages = adapters.saturating_mul(adapter_pages_max.into()).min(self.pages_usable().into());
         [
-            costs.step_ns,
+            costs.shared_ns(u64::MAX, true),
+            costs
+                .beside_page_ns
+                .saturating_mul(self.page_ins_max.into())
+                .saturating_mul(adapter_pages_max.into()),
             costs.token_ns.saturating_mul(tokens),
             costs.sample_ns.saturating_mul(rows),
             costs.context_ns.saturating_mul(context),

@@ -196,7 +196,8 @@ impl Core {
     fn slack(&self) -> u64 {
         let costs = &self.config.costs;
         let row = costs.token_ns.saturating_add(costs.sample_ns);
-        row.saturating_mul(self.config.rows_max.into()).saturating_add(costs.step_ns) / 100
+        let rows = u64::from(self.config.rows_max);
+        row.saturating_mul(rows).saturating_add(costs.shared_ns(rows, true)) / 100
     }
 
     /// Sets a tenant's share and limits. What it has above a new limit stays; what it asks for is refused or waits.

@@ -85,6 +85,10 @@ fn config(rows_max: u32) -> Config {
             adapter_token_page_ns: 0,
             page_in_ns: 2_000_000,
             page_in_page_ns: 1_000_000,
+            few_tokens: 0,
+            many_ns: 0,
+            head_ns: 0,
+            beside_page_ns: 0,
         },
         ..Config::default()
     }
