@@ -6,10 +6,6 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-QUIETEST = 3
-"""Measurements that count."""
-
-
 class Row(NamedTuple):
     """A row of a plan."""
 
@@ -63,10 +59,9 @@ class Sample:
         return sum(row.count for row in self.rows)
 
     def settle(self, usual_ns: int) -> None:
-        """Sets `ns` from the quietest measurements, scaled to a machine on which the reference takes `usual_ns`."""
-        quiet = sorted(self.measured, key=lambda one: one.reference_ns)[:QUIETEST]
-        self.ns = int(median(one.ns * usual_ns / one.reference_ns for one in quiet))
-        self.slowness = median(one.reference_ns for one in quiet) / usual_ns
+        """Sets `ns`: the median of the measurements, each scaled to a machine on which the reference takes `usual_ns`."""
+        self.ns = int(median(one.ns * usual_ns / one.reference_ns for one in self.measured))
+        self.slowness = median(one.reference_ns for one in self.measured) / usual_ns
 
     def as_json(self) -> dict:
         """For `from_json`."""

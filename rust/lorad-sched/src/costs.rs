@@ -65,18 +65,18 @@ impl Costs {
     /// SmolLM2-135M in 4 bits on two AVX2 cores, pages of 16 tokens: what `benches/costs` fitted. docs/costs.md has when, on
     /// what, and how far it is off.
     pub const FITTED: Self = Self {
-        step_ns: 6_396_000,
+        step_ns: 6_306_000,
         few_tokens: 3,
-        many_ns: 3_487_000,
-        head_ns: 2_136_000,
-        token_ns: 999_000,
-        sample_ns: 387_000,
-        context_ns: 2_487,
-        adapter_page_ns: 33_280,
-        adapter_token_page_ns: 6_517,
-        page_in_ns: 410_000,
-        page_in_page_ns: 61_000,
-        beside_page_ns: 64_800,
+        many_ns: 3_609_000,
+        head_ns: 2_322_000,
+        token_ns: 983_000,
+        sample_ns: 381_000,
+        context_ns: 2_498,
+        adapter_page_ns: 37_900,
+        adapter_token_page_ns: 7_150,
+        page_in_ns: 461_000,
+        page_in_page_ns: 57_700,
+        beside_page_ns: 52_100,
     };
 
     /// Name and value of each part, for hosts that read them from text.

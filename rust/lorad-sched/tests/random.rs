@@ -35,9 +35,15 @@ fn config(seed: u64) -> Config {
             step_ns: 1_000_000,
             token_ns: 0,
             sample_ns: 0,
+            few_tokens: 0,
+            many_ns: 0,
+            head_ns: 0,
             context_ns: 0,
+            adapter_page_ns: 4_000,
+            adapter_token_page_ns: 1_000,
             page_in_ns: 1_000_000,
-            ..Costs::default()
+            page_in_page_ns: 50_000,
+            beside_page_ns: 0,
         },
         ..Config::default()
     }
