@@ -1,8 +1,8 @@
 """Times plans on a machine that isn't quiet, beside a reference plan.
 
 Other work on the machine, and other machines on its host, slow everything down by up to a half for seconds. So the same
-reference plan is timed before and after each measurement, and each measurement is scaled by what the reference took above
-its usual time.
+reference plan is timed before and after each measurement, and each measurement is scaled by what the reference took
+above its usual time.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import NamedTuple
 
+
 class Row(NamedTuple):
     """A row of a plan."""
 
@@ -59,7 +60,7 @@ class Sample:
         return sum(row.count for row in self.rows)
 
     def settle(self, usual_ns: int) -> None:
-        """Sets `ns`: the median of the measurements, each scaled to a machine on which the reference takes `usual_ns`."""
+        """Sets `ns`: the median of the measurements, scaled to a machine on which the reference takes `usual_ns`."""
         self.ns = int(median(one.ns * usual_ns / one.reference_ns for one in self.measured))
         self.slowness = median(one.reference_ns for one in self.measured) / usual_ns
 
