@@ -30,6 +30,9 @@ from lorad.engine.costs import read_costs
 sys.path.append(str(Path(__file__).resolve().parents[1] / "peers"))
 from machine import busy_s, cores, cpu_model, used_s  # they lie beside this folder, not in a package
 
+OTHER_WORK_MAX = 0.1
+"""Above this share of the machine the figures are called doubtful."""
+
 
 def arguments() -> argparse.Namespace:
     """The command line."""
@@ -91,6 +94,8 @@ def main() -> None:
         f"other work took {other:.0%} of the machine",
         bench.reference.told(),
     ]
+    if other > OTHER_WORK_MAX:
+        notes.append("doubtful: too much other work; repeat it on a quiet machine")
     print_report(console, costs, of, notes)
     if options.json:
         options.json.write_text(json.dumps(as_json(costs, of, notes, bench.reference.times)) + "\n")
