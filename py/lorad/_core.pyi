@@ -57,7 +57,7 @@ class Core:
         eviction: Literal["cost", "lru"] = "cost",
         adapter_pages: int = ...,  # a fixed split instead of one pool
         slots: tuple[int, int] = ...,  # (count, pages of each): preallocated, padded buffers instead of one pool
-        costs: dict[str, int] = ...,  # parts of the cost model in nanoseconds, by name
+        costs: dict[str, int] = ...,  # parts of the cost model, by name
     ) -> None: ...
     # A core that writes its inputs, for take_trace; limits that aren't given are those of `like`.
     @staticmethod
@@ -131,6 +131,16 @@ class Core:
     def stats(self) -> dict[str, Any]: ...
 
 def run_script(text: str) -> str: ...
+
+# --- the cost model: rust/lorad-py/src/costs.rs ---
+
+# Its parts by name, as a core has them that is told no others.
+def default_costs() -> dict[str, int]: ...
+
+# ns of a step with these rows, each (start, count, sampled, slot or -1, pages of its adapter), with which page-ins of
+# so many pages begin; parts that aren't given are the default's.
+def plan_ns(costs: dict[str, int], rows: Sequence[tuple[int, int, bool, int, int]], page_in_pages: int = 0) -> int: ...
+def page_in_ns(costs: dict[str, int], pages: int) -> int: ...
 
 # --- traces: rust/lorad-py/src/trace.rs and snapshot.rs ---
 

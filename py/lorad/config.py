@@ -61,6 +61,9 @@ class EngineConfig:
         True, "compute a beginning once for requests of the same tenant and adapter that share it"
     )
     max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1, high=1 << 24)
+    costs: str = option(
+        "", "file with this machine's and base's cost model (benches/costs/run.py --write); default: the built-in one"
+    )
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )

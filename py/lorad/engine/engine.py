@@ -26,6 +26,7 @@ from lorad.adapters.load import load_adapter as read_adapter
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import check_sampling, token_ids
+from lorad.engine.costs import read_costs
 from lorad.engine.refusals import refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
@@ -65,6 +66,7 @@ class Engine:
         `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
+        limits: dict[str, Any] = {"costs": read_costs(config.costs)} if config.costs else {}
         self.weights = open_model(config.model, on_progress)
         self._trace = TraceFile(config.trace_file) if config.trace_file else None
         self._blocking = blocking
@@ -75,10 +77,11 @@ class Engine:
             on_page_in()
 
         self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
+        limits |= self.worker.core_config()
         if self._trace is None:
-            self.core = _core.Core(**self.worker.core_config())
+            self.core = _core.Core(**limits)
         else:
-            self.core = _core.Core.recorded(None, config.trace_bytes_max, **self.worker.core_config())
+            self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self._adapters: dict[str, messages.AdapterInfo] = {}
         self._ids: dict[str, int] = {}

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::buffers::{View, ViewMut};
+use crate::costs::set_costs;
 use crate::events::event_list;
 use crate::trace::Replay;
 
@@ -142,15 +143,7 @@ fn with_limits(mut config: Config, limits: Option<&Bound<'_, PyDict>>) -> PyResu
                 let (count, pages) = value.extract()?;
                 config.policy.split = Split::Slots { count, pages };
             }
-            "costs" => {
-                for (name, ns) in value.cast::<PyDict>()? {
-                    let name: String = name.extract()?;
-                    match config.costs.fields_mut().into_iter().find(|(known, _)| *known == name) {
-                        Some((_, field)) => *field = ns.extract()?,
-                        None => return Err(PyTypeError::new_err(format!("Core() has no cost named {name}"))),
-                    }
-                }
-            }
+            "costs" => set_costs(&mut config.costs, value.cast::<PyDict>()?)?,
             _ => return Err(PyTypeError::new_err(format!("Core() has no limit named {key}"))),
         }
     }

@@ -2,6 +2,7 @@
 
 mod buffers;
 mod core;
+mod costs;
 mod cpu;
 mod events;
 mod snapshot;
@@ -13,6 +14,7 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     core::register(module)?;
+    costs::register(module)?;
     cpu::register(module)?;
     trace::register(module)?;
     snapshot::register(module)?;

@@ -104,6 +104,8 @@ fn config(bytes: &mut Bytes) -> Config {
         tenants_max: 2 + bytes.below(4),
         urgent_after_us: bytes.time(3_000),
         preempt_after_tokens: 1 + bytes.below(4),
+        preempt_after_us: bytes.time(2_000),
+        quantum_us: bytes.time(4_000),
         rows_reserved: bytes.below((rows_max + 1) / 2),
         wait_us_max: [0, 0, 0, 1 << 40][bytes.below(4) as usize],
         pinned_pages_max: bytes.below(6),
@@ -131,6 +133,9 @@ fn costs(bytes: &mut Bytes) -> Costs {
     };
     Costs {
         step_ns: ns,
+        few_tokens: 1,
+        many_ns: ns,
+        head_ns: ns,
         token_ns: ns,
         sample_ns: ns,
         context_ns: ns,
@@ -138,6 +143,7 @@ fn costs(bytes: &mut Bytes) -> Costs {
         adapter_token_page_ns: ns,
         page_in_ns: ns,
         page_in_page_ns: ns,
+        beside_page_ns: ns,
     }
 }
 

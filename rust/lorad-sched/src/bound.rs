@@ -6,16 +6,21 @@
 //! adapter gets no new rows and its prompts come first. So one turn takes no longer than
 //!
 //! ```text
-//!   turn = (prompts + preempt_after_tokens + 2) · step + loads
+//!   turn = max(preempt_after_us, (prompts + preempt_after_tokens) · step) + 2 · step + loads
 //!
 //!   prompts   steps until every running row has computed its known tokens: they all lie in the pool's pages,
 //!             ⌈pages · page_tokens ÷ (tokens_max − rows_max + 1)⌉, and, where one row may not have a whole step's tokens,
 //!             ⌈sequence_tokens_max ÷ prefill_chunk_max⌉ more
-//!   then      each row samples a token in each step; after preempt_after_tokens of them it may be preempted
+//!   then      each row samples a token in each step; after preempt_after_tokens of them it may be preempted, for a group that
+//!             was elected preempt_after_us ago
 //!   2         the step in flight when the turn begins, and the one that admits
 //!   step      the longest step of the cost model
 //!   loads     page_ins_max page-ins of the largest adapter, one after the other
 //! ```
+//!
+//! Where lines are reserved and several tenants wait, the prompts of those that aren't light have a quarter of these tokens
+//! (`share.rs`), and light ones' requests come in during a turn, at most `rows_reserved`: prompts are divided by that quarter, and
+//! the steps count twice, for the rows that run when the turn begins and for those let in.
 //!
 //! After that all that others hold can be taken, and the head fits the otherwise empty pool (`add` saw to it). A group
 //! waits for its own turn and for those before it: the groups of its tenant that have waited longer, and between two turns of its
@@ -32,15 +37,17 @@ use crate::config::Config;
 use crate::core::Core;
 
 impl Config {
-    /// Steps after which every row that runs now may be preempted, if nobody else is admitted.
-    fn turn_steps(&self) -> u64 {
+    /// Steps after which every row that runs now may be preempted, if nobody else is admitted; `tenants` wait.
+    fn turn_steps(&self, tenants: u64) -> u64 {
+        let shared = self.rows_reserved > 0 && tenants > 1;
         let known = u64::from(self.pages_usable()) * u64::from(self.page_tokens);
         let known = known.min(u64::from(self.rows_max) * u64::from(self.sequence_tokens_max));
-        let mut prompts = known.div_ceil(u64::from(self.tokens_max - self.rows_max + 1));
+        let tokens = if shared { self.others_tokens() } else { self.tokens_max - self.rows_max + 1 };
+        let mut prompts = known.div_ceil(tokens.into());
         if self.prefill_chunk_max < self.tokens_max {
             prompts += u64::from(self.sequence_tokens_max).div_ceil(self.prefill_chunk_max.into());
         }
-        prompts + u64::from(self.preempt_after_tokens) + 2
+        (prompts + u64::from(self.preempt_after_tokens)) * if shared { 2 } else { 1 }
     }
 
     /// The longest step of the cost model, ns.
@@ -51,7 +58,11 @@ impl Config {
         let adapters = u64::from(self.adapters_step_max.min(self.rows_max).min(self.slots_max));
         let pages = adapters.saturating_mul(adapter_pages_max.into()).min(self.pages_usable().into());
         [
-            costs.step_ns,
+            costs.shared_ns(u64::MAX, true),
+            costs
+                .beside_page_ns
+                .saturating_mul(self.page_ins_max.into())
+                .saturating_mul(adapter_pages_max.into()),
             costs.token_ns.saturating_mul(tokens),
             costs.sample_ns.saturating_mul(rows),
             costs.context_ns.saturating_mul(context),
@@ -62,17 +73,17 @@ impl Config {
         .fold(0, u64::saturating_add)
     }
 
-    /// The longest turn of an urgent group, µs.
-    pub fn turn_us(&self, adapter_pages_max: u32) -> u64 {
+    /// The longest turn of an urgent group while so many tenants wait, µs.
+    pub fn turn_us(&self, adapter_pages_max: u32, tenants: u64) -> u64 {
         let loads = self.costs.page_in_ns(adapter_pages_max).saturating_mul(if adapter_pages_max > 0 {
             self.page_ins_max.into()
         } else {
             0
         });
-        self.turn_steps()
-            .saturating_mul(self.step_ns_max(adapter_pages_max))
-            .saturating_add(loads)
-            .div_ceil(1000)
+        let step = self.step_ns_max(adapter_pages_max);
+        let patience = self.preempt_after_us.saturating_mul(1000);
+        let rows = self.turn_steps(tenants).saturating_mul(step).max(patience);
+        rows.saturating_add(step.saturating_mul(2)).saturating_add(loads).div_ceil(1000)
     }
 
     /// The bound, µs: see the module.
@@ -86,7 +97,7 @@ impl Config {
     ) -> u64 {
         let turns =
             groups.saturating_mul(weights.max(weight).div_ceil(weight.max(1))).saturating_add(tenants);
-        self.urgent_after_us.saturating_add(self.turn_us(adapter_pages_max).saturating_mul(turns))
+        self.urgent_after_us.saturating_add(self.turn_us(adapter_pages_max, tenants).saturating_mul(turns))
     }
 }
 

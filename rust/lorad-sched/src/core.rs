@@ -213,7 +213,8 @@ impl Core {
     fn allow(&mut self) {
         let (config, costs) = (&self.config, &self.config.costs);
         let row = costs.token_ns.saturating_add(costs.sample_ns);
-        let step = row.saturating_mul(config.rows_max.into()).saturating_add(costs.step_ns);
+        let rows = u64::from(config.rows_max);
+        let step = row.saturating_mul(rows).saturating_add(costs.shared_ns(rows, true));
         let prompt = costs.row_ns(0, config.sequence_tokens_max, true, self.adapters.pages_max);
         self.tenants.slack = step / 100;
         self.tenants.grace = prompt.max(step) / 100;

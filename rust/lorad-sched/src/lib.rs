@@ -74,7 +74,7 @@ mod urgent;
 pub use crate::adapter::{AdapterId, AdapterSpec};
 pub use crate::config::{Config, ConfigError};
 pub use crate::core::Core;
-pub use crate::costs::Costs;
+pub use crate::costs::{Costs, PlanRow};
 pub use crate::error::{CommitError, PageInError, Refusal, StepError};
 pub use crate::event::{Event, FailReason, FinishReason};
 pub use crate::explain::Explanation;

@@ -510,6 +510,10 @@ fn small() -> Config {
             adapter_token_page_ns: 1000,
             page_in_ns: 500_000,
             page_in_page_ns: 100_000,
+            few_tokens: 0,
+            many_ns: 0,
+            head_ns: 0,
+            beside_page_ns: 0,
         },
         policy: Policy::default(),
     }

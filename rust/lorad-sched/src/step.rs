@@ -117,7 +117,9 @@ impl Core {
 
     /// Charges what the plan's rows share: the step itself by rows, an adapter's bytes by the adapter's rows.
     fn charge_step(&mut self) {
-        let share = self.config.costs.step_ns / self.chosen.len().max(1) as u64;
+        let tokens = self.chosen.iter().map(|row| u64::from(row.count)).sum();
+        let samples = self.chosen.iter().any(|row| row.sample);
+        let share = self.config.costs.shared_ns(tokens, samples) / self.chosen.len().max(1) as u64;
         let mut first = 0;
         while first < self.chosen.len() {
             let adapter = self.chosen[first].adapter;

@@ -52,6 +52,8 @@ fn a_warm_step_allocates_nothing() {
         page_ins_max: 2,
         urgent_after_us: 8,
         preempt_after_tokens: 2,
+        preempt_after_us: 0,
+        quantum_us: 0,
         ..Config::default()
     };
     let mut core = Core::new(config).unwrap();

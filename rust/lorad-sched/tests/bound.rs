@@ -75,6 +75,8 @@ fn config(rows_max: u32) -> Config {
         sequence_tokens_max: 2048,
         urgent_after_us: 10_000,
         preempt_after_tokens: 8,
+        preempt_after_us: 0,
+        quantum_us: 0,
         prefix_cache: false,
         costs: Costs {
             step_ns: 1_000_000,
@@ -85,6 +87,10 @@ fn config(rows_max: u32) -> Config {
             adapter_token_page_ns: 0,
             page_in_ns: 2_000_000,
             page_in_page_ns: 1_000_000,
+            few_tokens: 0,
+            many_ns: 0,
+            head_ns: 0,
+            beside_page_ns: 0,
         },
         ..Config::default()
     }

@@ -12,11 +12,13 @@ use lorad_sched::{AdapterId, Config, Costs};
 /// Pools and limits so small that everything collides.
 fn config(seed: u64) -> Config {
     let mut random = Random::new(seed ^ 0x00c0_ffee);
+    let rows_max = 1 + random.below(6);
     Config {
         pages: 7 + random.below(8),
         pages_reserved: random.below(2),
         page_tokens: 1 + random.below(4),
-        rows_max: 1 + random.below(6),
+        rows_max,
+        rows_reserved: random.below(rows_max.div_ceil(2)),
         tokens_max: 6 + random.below(8),
         prefill_chunk_max: 1 + random.below(7),
         slots_max: 1 + random.below(4),
@@ -30,14 +32,22 @@ fn config(seed: u64) -> Config {
         prefix_cache: random.chance(75),
         urgent_after_us: u64::from(random.below(6000)),
         preempt_after_tokens: 1 + random.below(3),
+        preempt_after_us: random.below(4000).into(),
+        quantum_us: random.below(6000).into(),
         // a step of the host takes 1000 µs at most, and its page-ins are done by the next one
         costs: Costs {
             step_ns: 1_000_000,
             token_ns: 0,
             sample_ns: 0,
+            few_tokens: 0,
+            many_ns: 0,
+            head_ns: 0,
             context_ns: 0,
+            adapter_page_ns: 4_000,
+            adapter_token_page_ns: 1_000,
             page_in_ns: 1_000_000,
-            ..Costs::default()
+            page_in_page_ns: 50_000,
+            beside_page_ns: 0,
         },
         ..Config::default()
     }
@@ -132,7 +142,7 @@ fn a_hundred_thousand_random_operations_hold() {
     println!("page-ins failed {failed} added {added} finished {finished:?} refused {refused:?}");
     assert!(evictions >= 500 && preemptions >= 500 && refusals >= 500 && urgent >= 500, "{totals:?}");
     println!("prefix tokens {reused}, pages {dropped} evicted");
-    assert!(failed >= 50 && reused >= 1000 && dropped >= 500, "{totals:?}");
+    assert!(failed >= 50 && reused >= 500 && dropped >= 500, "{totals:?}");
     for reason in ["stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan"] {
         assert!(finished.get(reason).is_some_and(|&count| count >= 20), "{reason}: {finished:?}");
     }

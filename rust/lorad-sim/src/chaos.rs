@@ -15,11 +15,12 @@ const STEP_US: u64 = 40_000;
 pub fn scenario(seed: u64, steps: u64) -> Scenario {
     let mut random = Random::fork(seed, 41);
     let mut between = |least: u64, most: u64| random.between(least, most);
+    let rows_max = between(1, 6) as u32;
     let config = Config {
         pages: between(7, 14) as u32,
         pages_reserved: between(0, 1) as u32,
         page_tokens: between(1, 4) as u32,
-        rows_max: between(1, 6) as u32,
+        rows_max,
         tokens_max: between(6, 13) as u32,
         prefill_chunk_max: between(1, 7) as u32,
         slots_max: between(1, 4) as u32,
@@ -31,7 +32,9 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
         stop_tokens_max: 2,
         urgent_after_us: between(0, 400_000),
         preempt_after_tokens: between(1, 4) as u32,
-        rows_reserved: 0,
+        preempt_after_us: between(0, 200_000),
+        quantum_us: between(0, 400_000),
+        rows_reserved: between(0, u64::from(rows_max - 1) / 2) as u32,
         prefix_cache: seed % 4 > 0,
         costs: Costs {
             // from far less than a step to several of them

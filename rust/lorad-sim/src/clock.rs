@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use lorad_sched::Costs;
+use lorad_sched::{Costs, PlanRow};
 
-use crate::step::Row;
+use crate::step::{Row, Step};
 
 /// Microseconds since the start. It never goes back.
 #[derive(Clone, Debug, Default)]
@@ -29,22 +29,14 @@ pub fn ns_to_us(ns: u64) -> u64 {
     ns.div_ceil(1000).max(1)
 }
 
-/// Nanoseconds of a step with these rows, an adapter's rows adjacent; `pages` says how large the adapter in a slot is.
-/// A plan without rows costs nothing: the model doesn't run.
-pub fn step_ns(costs: &Costs, rows: &[Row], pages: impl Fn(u32) -> u32) -> u64 {
-    if rows.is_empty() {
-        return 0;
-    }
-    let (mut ns, mut last) = (costs.step_ns, None);
-    for row in rows {
-        let adapter_pages = row.adapter.map_or(0, |(slot, _)| pages(slot));
-        ns = ns.saturating_add(costs.row_ns(row.start, row.count, row.sample, adapter_pages));
-        if row.adapter != last {
-            last = row.adapter;
-            ns = ns.saturating_add(costs.adapter_ns(adapter_pages));
-        }
-    }
-    ns
+/// Nanoseconds of a step, as the cost model has it; `pages` says how large the adapter in a slot is.
+pub fn step_ns(costs: &Costs, step: &Step, pages: impl Fn(u32) -> u32) -> u64 {
+    let rows = step.rows.iter().map(|row| {
+        let adapter = row.adapter.map(|(slot, _)| slot);
+        let Row { start, count, sample, .. } = *row;
+        PlanRow { start, count, sample, adapter, adapter_pages: adapter.map_or(0, &pages) }
+    });
+    costs.plan_ns(rows, step.page_ins.iter().map(|load| load.pages.len() as u32).sum())
 }
 
 /// An adapter on its way into its pages.
@@ -95,6 +87,7 @@ impl Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::PageIn;
 
     const COSTS: Costs = Costs {
         step_ns: 1_000_000,
@@ -105,27 +98,29 @@ mod tests {
         adapter_token_page_ns: 30,
         page_in_ns: 50_000,
         page_in_page_ns: 2_000,
+        few_tokens: 0,
+        many_ns: 0,
+        head_ns: 0,
+        beside_page_ns: 400,
     };
 
-    fn row(adapter: Option<(u32, u32)>, start: u32, count: u32, sample: bool) -> Row {
-        Row { line: 0, adapter, start, count, sample }
-    }
-
     #[test]
-    fn a_step_costs_its_rows_and_each_adapter_once() {
+    fn a_step_takes_what_the_cost_model_says_of_its_rows_and_page_ins() {
         let pages = |slot| [4, 8][slot as usize];
-        assert_eq!(step_ns(&COSTS, &[], pages), 0);
-        // one decoding base row: the step, a token, its attention over 10 + itself, the head
-        let base = row(None, 10, 1, true);
-        assert_eq!(step_ns(&COSTS, &[base], pages), 1_000_000 + 10_000 + 11 * 10 + 5_000);
-        // three prompt tokens on an adapter of 4 pages: 1 + 2 + 3 pairs, 3 · 4 token-pages, its bytes
-        let chunk = row(Some((0, 9)), 0, 3, false);
-        let chunk_ns = 30_000 + 6 * 10 + 3 * 4 * 30;
-        assert_eq!(step_ns(&COSTS, &[chunk], pages), 1_000_000 + chunk_ns + 4 * 700);
-        // a second row of it reads no bytes again, another adapter does
-        let other = row(Some((1, 7)), 0, 3, false);
-        let all = step_ns(&COSTS, &[chunk, chunk, other], pages);
-        assert_eq!(all, 1_000_000 + 3 * chunk_ns + 3 * 4 * 30 + (4 + 8) * 700);
+        let row = |adapter, start| Row { line: 0, adapter, start, count: 1, sample: true };
+        let mut step = Step { rows: vec![row(Some((1, 9)), 10), row(None, 0)], ..Step::default() };
+        let rows = [(10, Some(1), 8), (0, None, 0)].map(|(start, adapter, adapter_pages)| PlanRow {
+            start,
+            count: 1,
+            sample: true,
+            adapter,
+            adapter_pages,
+        });
+        assert_eq!(step_ns(&COSTS, &step, pages), COSTS.plan_ns(rows, 0));
+        step.page_ins.push(PageIn { adapter: 3, slot: 0, tag: 1, pages: vec![5, 6, 7] });
+        assert_eq!(step_ns(&COSTS, &step, pages), COSTS.plan_ns(rows, 3));
+        step.rows.clear();
+        assert_eq!(step_ns(&COSTS, &step, pages), 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A model's shape and a machine's speed, and the costs that follow from them.
+//! A model's shape, and what its work costs: as a machine's speed lets expect, or as it was measured.
 
 use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
 use lorad_sched::Costs;
@@ -57,6 +57,20 @@ pub struct Typical {
     pub answer: u32,
 }
 
+/// Where the costs of a model come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// They follow from the shape.
+    Machine(Machine),
+    /// They were fitted to a real worker, with pages of so many tokens.
+    Fitted {
+        /// Tokens of a page.
+        page_tokens: u32,
+        /// The fit.
+        costs: Costs,
+    },
+}
+
 /// A model on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
@@ -64,34 +78,45 @@ pub struct Model {
     pub name: &'static str,
     /// The model.
     pub shape: Shape,
-    /// The machine.
-    pub machine: Machine,
+    /// How fast it is.
+    pub speed: Speed,
 }
+
+/// SmolLM2-135M: 4 bits with a head of 8.
+const SMOLLM2: Shape = Shape {
+    layers: 30,
+    hidden: 576,
+    intermediate: 1536,
+    heads: 9,
+    kv_heads: 3,
+    head_dim: 64,
+    vocab: 49_152,
+    weight_millibits: 5000,
+    head_millibits: 8500,
+    kv: Element::BF16,
+    adapter: Element::BF16,
+};
 
 /// SmolLM2-135M, Q4_1 with a Q8_0 head, on two cores with AVX-512 at 76 GB/s. A decode step of one row takes 2.6 ms, of
 /// 32 rows 19 ms, as measured with the best operator for each shape.
 pub const SMOLLM2_2CORE: Model = Model {
     name: "smollm2-135m-2core",
-    shape: Shape {
-        layers: 30,
-        hidden: 576,
-        intermediate: 1536,
-        heads: 9,
-        kv_heads: 3,
-        head_dim: 64,
-        vocab: 49_152,
-        weight_millibits: 5000,
-        head_millibits: 8500,
-        kv: Element::BF16,
-        adapter: Element::BF16,
-    },
-    machine: Machine {
+    shape: SMOLLM2,
+    speed: Speed::Machine(Machine {
         memory_bytes_s: 76_000_000_000,
         flops_s: 520_000_000_000,
         copy_bytes_s: 8_000_000_000,
         copy_ns: 50_000,
         step_ns: 800_000,
-    },
+    }),
+};
+
+/// SmolLM2-135M, Q4_1 with a Q8_0 head, on two cores of an AMD EPYC (family 25 model 1; AVX2, no AVX-512), a shared virtual
+/// machine: [`Costs::default`], which `benches/costs` fitted to lorad's worker on 2026-11-29. docs/costs.md has how far it is off.
+pub const SMOLLM2_2CORE_AVX2: Model = Model {
+    name: "smollm2-135m-2core-avx2",
+    shape: SMOLLM2,
+    speed: Speed::Fitted { page_tokens: 16, costs: Costs::FITTED },
 };
 
 /// An 8B of Llama 3's shape in bf16 on one H200: three quarters of its memory's rate and half its matmul rate.
@@ -110,17 +135,17 @@ pub const LLAMA_8B_H200: Model = Model {
         kv: Element::BF16,
         adapter: Element::BF16,
     },
-    machine: Machine {
+    speed: Speed::Machine(Machine {
         memory_bytes_s: 3_600_000_000_000,
         flops_s: 495_000_000_000_000,
         copy_bytes_s: 50_000_000_000,
         copy_ns: 30_000,
         step_ns: 300_000,
-    },
+    }),
 };
 
 /// All models that scenarios can name.
-pub const MODELS: [Model; 2] = [SMOLLM2_2CORE, LLAMA_8B_H200];
+pub const MODELS: [Model; 3] = [SMOLLM2_2CORE, SMOLLM2_2CORE_AVX2, LLAMA_8B_H200];
 
 /// Pages are a multiple of this many bytes, as the engine's are.
 const PAGE_ALIGN_BYTES: u64 = 64;
@@ -191,7 +216,16 @@ impl Model {
 
     /// What its work costs, in nanoseconds.
     pub fn costs(&self, page_tokens: u32, typical: Typical) -> Costs {
-        let Model { shape, machine, .. } = self;
+        match &self.speed {
+            Speed::Machine(machine) => self.shape.costs(machine, page_tokens, typical),
+            Speed::Fitted { page_tokens: fitted, costs } => costs.with_pages(page_tokens, *fitted),
+        }
+    }
+}
+
+impl Shape {
+    fn costs(&self, machine: &Machine, page_tokens: u32, typical: Typical) -> Costs {
+        let shape = self;
         let (layers, head, page) =
             (shape.layer_weights(), shape.head_weights(), shape.page_bytes(page_tokens));
         let weight_bits = layers * u64::from(shape.weight_millibits) + head * u64::from(shape.head_millibits);
@@ -214,6 +248,11 @@ impl Model {
             adapter_token_page_ns: ns(2 * page_weights, machine.flops_s),
             page_in_ns: machine.copy_ns,
             page_in_page_ns: ns(page, machine.copy_bytes_s),
+            // a roofline: what is read for each step is read whatever it computes, and copies have an engine of their own
+            few_tokens: 0,
+            many_ns: 0,
+            head_ns: 0,
+            beside_page_ns: 0,
         }
     }
 }
@@ -233,6 +272,16 @@ mod tests {
         let decode = |rows: u64| costs.step_ns + rows * costs.row_ns(150, 1, true, 0);
         assert!((2_300_000..2_900_000).contains(&decode(1)), "{}", decode(1));
         assert!((17_000_000..21_000_000).contains(&decode(32)), "{}", decode(32));
+    }
+
+    #[test]
+    fn a_fit_is_taken_as_it_is_and_larger_pages_cost_more() {
+        let fit = |page_tokens| SMOLLM2_2CORE_AVX2.costs(page_tokens, TYPICAL);
+        assert_eq!(fit(16), Costs::default());
+        let (one, two) = (fit(16), fit(32));
+        assert_eq!(two.adapter_page_ns, 2 * one.adapter_page_ns);
+        assert_eq!(two.page_in_ns(10), one.page_in_ns(20));
+        assert_eq!((two.step_ns, two.token_ns, two.page_in_ns), (one.step_ns, one.token_ns, one.page_in_ns));
     }
 
     #[test]

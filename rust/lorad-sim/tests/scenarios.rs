@@ -9,7 +9,8 @@ use lorad_sim::{compare, replay, simulate, Report, Scenario, Trace};
 
 /// A step of 1 ms, a token 10 µs, a sample 5 µs, nothing for context; an adapter's page 1 µs to read, 100 µs to copy.
 const MACHINE: &str = "step_ns=1000000 token_ns=10000 sample_ns=5000 context_ns=0 adapter_page_ns=1000 \
-                       adapter_token_page_ns=0 page_in_ns=0 page_in_page_ns=100000 ";
+                       adapter_token_page_ns=0 page_in_ns=0 page_in_page_ns=100000 few_tokens=0 many_ns=0 head_ns=0 \
+                       beside_page_ns=0 ";
 
 fn scenario(text: &str) -> Scenario {
     Scenario::parse(&format!("{MACHINE}{text}")).unwrap()

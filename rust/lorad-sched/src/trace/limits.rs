@@ -61,6 +61,9 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
     fields.field("share_base_prefix", share_base_prefix);
     let Costs {
         step_ns,
+        few_tokens,
+        many_ns,
+        head_ns,
         token_ns,
         sample_ns,
         context_ns,
@@ -68,6 +71,7 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
         adapter_token_page_ns,
         page_in_ns,
         page_in_page_ns,
+        beside_page_ns,
     } = costs;
     fields.field("step_ns", step_ns);
     fields.field("token_ns", token_ns);
@@ -77,6 +81,11 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
     fields.field("adapter_token_page_ns", adapter_token_page_ns);
     fields.field("page_in_ns", page_in_ns);
     fields.field("page_in_page_ns", page_in_page_ns);
+    // traces of the first version have none of these
+    fields.unless("few_tokens", few_tokens, 0);
+    fields.unless("many_ns", many_ns, 0);
+    fields.unless("head_ns", head_ns, 0);
+    fields.unless("beside_page_ns", beside_page_ns, 0);
     let Policy { order, eviction, split } = policy;
     fields.field("order", order);
     fields.field("eviction", eviction);

@@ -12,11 +12,13 @@ const STOPS: [u32; 2] = [2, 9];
 /// Pools and limits so small that everything collides.
 pub fn config(seed: u64) -> Config {
     let mut random = Random::new(seed ^ 0x0072_ace5);
+    let rows_max = 1 + random.below(5);
     Config {
         pages: 8 + random.below(8),
         pages_reserved: random.below(2),
         page_tokens: 1 + random.below(4),
-        rows_max: 1 + random.below(5),
+        rows_max,
+        rows_reserved: random.below(rows_max.div_ceil(2)),
         tokens_max: 6 + random.below(8),
         prefill_chunk_max: 1 + random.below(7),
         slots_max: 2 + random.below(4),
@@ -30,6 +32,8 @@ pub fn config(seed: u64) -> Config {
         tenants_max: 4,
         urgent_after_us: u64::from(random.below(20_000)),
         preempt_after_tokens: 1 + random.below(3),
+        preempt_after_us: random.below(4000).into(),
+        quantum_us: random.below(6000).into(),
         pinned_pages_max: 2 + random.below(2),
         half_life_us: 50_000,
         prefix_cache: random.chance(75),

@@ -223,7 +223,7 @@ impl World {
         done.map_err(|what| self.fail(Kind::Plan, what))?;
 
         let pages = |slot| self.worker.adapter(slot).and_then(known).map_or(0, |(_, pages)| pages);
-        let ns = step_ns(&self.costs, &self.step.rows, pages);
+        let ns = step_ns(&self.costs, &self.step, pages);
         let milli = 1000 - self.noise_milli + self.noise.below(2 * self.noise_milli + 1);
         let duration_us = ns_to_us((u128::from(ns) * u128::from(milli) / 1000) as u64);
         self.totals.steps += 1;
@@ -354,6 +354,7 @@ fn worst(config: &Config, manner: &Manner) -> Config {
     let mut worst = config.clone();
     for (name, ns) in worst.costs.fields_mut() {
         *ns = match name {
+            "few_tokens" => *ns,
             "page_in_ns" | "page_in_page_ns" => ns.saturating_mul(u64::from(manner.load_percent)) / 100,
             _ => ns.saturating_mul(1000 + manner.noise_milli.min(1000)) / 1000,
         };

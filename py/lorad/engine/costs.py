@@ -1,0 +1,59 @@
+"""A fit of the cost model from a file: what `benches/costs/run.py --write` wrote for another machine or base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lorad import _core
+from lorad.errors import InvalidRequest
+
+BYTES_MAX = 1 << 16
+VALUE_MAX = 10**12
+"""No part takes a quarter of an hour in nanoseconds; a larger figure is in another unit."""
+
+
+def read_costs(path: str) -> dict[str, int]:
+    """The parts of the cost model by name. A refusal names the part, the limit and the value."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise _refused("costs_file", f"{path!r} can't be read: {error.strerror or error}") from None
+    if len(data) > BYTES_MAX:
+        raise _refused("costs_file", f"{path!r}: at most {BYTES_MAX} bytes, got more")
+    try:
+        found = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise _refused("costs_file", f"{path!r} isn't JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _refused("costs_file", f"{path!r}: wants an object of parts and numbers, got {_shown(found)}")
+    return check_costs(found)
+
+
+def check_costs(found: dict[str, Any]) -> dict[str, int]:
+    """`found`, if it has every part of the model and nothing else, whole numbers all."""
+    known = _core.default_costs()
+    for name, value in found.items():
+        if name not in known:
+            raise _refused("costs_unknown", f"no part is called {name!r}; there are {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _refused("costs_value", f"{name}: a whole number, got {_shown(value)}")
+        if not 0 <= value <= VALUE_MAX:
+            limit = "at least 0" if value < 0 else f"at most {VALUE_MAX}"
+            raise _refused("costs_value", f"{name}: {limit}, got {value}")
+    if missing := [name for name in known if name not in found]:
+        # the others' default would be that of another machine
+        raise _refused("costs_missing", f"all parts are needed, {', '.join(missing)} isn't there")
+    return found
+
+
+def _refused(code: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"costs: {what}", code=code, param="costs")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:40] + "…"
