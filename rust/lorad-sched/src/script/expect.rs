@@ -101,5 +101,7 @@ fn figure(stats: &Stats, name: &str) -> Option<u64> {
         ("pages_reserved", pages_reserved),
     ];
     let now = now.into_iter().find(|(other, _)| *other == name).map(|(_, &figure)| figure.into());
-    now.or_else(|| Counters::named(counters).into_iter().find(|(other, _)| *other == name).map(|(_, figure)| figure))
+    now.or_else(|| {
+        Counters::named(counters).into_iter().find(|(other, _)| *other == name).map(|(_, figure)| figure)
+    })
 }
