@@ -61,6 +61,28 @@ class EngineConfig:
         True, "compute a beginning once for requests of the same tenant and adapter that share it"
     )
     max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1, high=1 << 24)
+    wait_seconds_max: float = option(
+        0.0,
+        "longest wait that is accepted; an arrival by which anybody's could become longer is answered 429; 0: any",
+        low=1e-6,
+        high=YEAR_SECONDS,
+        off=0,
+    )
+    urgent_after_seconds: float = option(
+        1.0,
+        "a waiting adapter keeps behind those that are loaded for so long; then the others make way for it",
+        low=0,
+        high=YEAR_SECONDS,
+    )
+    preempt_after_tokens: int = option(
+        256, "tokens that a request gets, once it runs, before it may have to make way", low=1, high=1 << 20
+    )
+    reserved_seqs: int = option(
+        0,
+        "of --max-num-seqs, those that only tenants with fewer than their share may take; no use with one tenant",
+        low=0,
+        high=4095,
+    )
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )

@@ -26,7 +26,7 @@ from lorad.adapters.load import load_adapter as read_adapter
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import check_sampling, token_ids
-from lorad.engine.refusals import refusals
+from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import NotFound
@@ -75,10 +75,11 @@ class Engine:
             on_page_in()
 
         self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
-        if self._trace is None:
-            self.core = _core.Core(**self.worker.core_config())
-        else:
-            self.core = _core.Core.recorded(None, config.trace_bytes_max, **self.worker.core_config())
+        with config_refusals():
+            if self._trace is None:
+                self.core = _core.Core(**self.worker.core_config())
+            else:
+                self.core = _core.Core.recorded(None, config.trace_bytes_max, **self.worker.core_config())
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self._adapters: dict[str, messages.AdapterInfo] = {}
         self._ids: dict[str, int] = {}
