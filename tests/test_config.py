@@ -21,6 +21,11 @@ from lorad.config import EngineConfig, ServerConfig, check, machine_memory
         ("drain-seconds", "-1", "at least 0"),
         ("max-waiting", "99999999999999999999999", "at most 16777216"),
         ("max-num-seqs", "0", "at least 1"),
+        ("wait-seconds-max", "-1", "0 or at least 1e-06"),
+        ("wait-seconds-max", "nan", "0 or at least 1e-06"),
+        ("urgent-after-seconds", "-0.5", "at least 0"),
+        ("preempt-after-tokens", "0", "at least 1"),
+        ("reserved-seqs", "-1", "at least 0"),
     ],
 )
 @pytest.mark.parametrize("given", ["flag", "environment"])
@@ -38,11 +43,12 @@ def test_values_out_of_range(
     assert cli.main(["serve", "/no/such/model", *([f"--{option}={value}"] if given == "flag" else [])]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"lorad: {name}: {limit}") and said.endswith("[option_range]\n") and said.count("\n") == 1
-    assert f"got {float(value) if option == 'drain-seconds' else value}" in said
+    assert f"got {float(value) if 'seconds' in option else value}" in said
 
 
 def test_border_values_and_defaults_are_taken() -> None:
     check(EngineConfig())
     check(ServerConfig())
     check(EngineConfig(max_model_len=2, kv_cache_memory_bytes=machine_memory(), max_waiting=1 << 24))
+    check(EngineConfig(wait_seconds_max=0, urgent_after_seconds=0, preempt_after_tokens=1 << 20, reserved_seqs=2047))
     check(ServerConfig(drain_seconds=0))

@@ -141,8 +141,9 @@ def test_refusals_carry_their_numbers_and_change_nothing() -> None:
 
 def test_limits_are_named() -> None:
     assert refusal(lambda: _core.Core(pages=0)) == ("config_too_small", 1, 0)
-    with pytest.raises(_core.Refused, match="tokens_max = 3: at least 4"):
+    with pytest.raises(_core.Refused, match="tokens_max = 3: at least 4") as refused:
         _core.Core(rows_max=4, tokens_max=3)
+    assert refused.value.field == "tokens_max"
     with pytest.raises(TypeError, match="no limit named page"):
         _core.Core(page=4)
     assert _core.Core(pages=9).config["pages"] == 9

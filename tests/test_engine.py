@@ -6,6 +6,7 @@ import logging
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -200,6 +201,58 @@ def test_a_request_keeps_its_generation_through_an_unload(base: Path, adapters: 
     assert running.tokens == alone.tokens
     assert len(engine.stats().adapters) == len(adapters) - 1, "drained, the generation is forgotten"
     assert engine.stats().pages_adapters == 0, "and its pages are free"
+
+
+def test_a_reloaded_adapter_answers_as_if_it_were_new(base: Path, tmp_path: Path) -> None:
+    """The same name, other weights, a prompt that is cached for the old ones."""
+    config = open_model(base).config
+    v1, v2 = (make_adapter(tmp_path / f"v{seed}", config, modules=list(MODULES), seed=seed) for seed in (1, 2))
+    prompt = list(range(3, 43))
+
+    def ask(engine: Engine) -> tuple[list[int], int]:
+        before = engine.core.stats()["prefix_tokens"]
+        request = engine.add(prompt, "x", max_tokens=8, stop_token_ids=())
+        finish(engine)
+        return request.tokens, engine.core.stats()["prefix_tokens"] - before
+
+    engine, fresh = make(base, {"x": v1}), make(base, {"x": v2})
+    old, new = ask(engine)[0], ask(fresh)[0]
+    assert old != new and ask(engine) == (old, 39)
+    generation = engine._adapters["x"].generation
+    running = engine.add(prompt, "x", max_tokens=8, stop_token_ids=())
+    engine.step()
+    engine.load_adapter("x", str(v2))
+    engine.unload_adapter(generation)
+    assert ask(engine) == (new, 0) and ask(engine) == (new, 39)
+    assert running.tokens == old
+    engine.unload_adapter(engine._adapters["x"].generation)
+    engine.load_adapter("x", str(v1))
+    assert ask(engine) == (old, 0), "what was cached went with the generation"
+    engine.close()
+    fresh.close()
+
+
+def test_the_longest_prompts_at_the_highest_rank(base: Path, tmp_path: Path) -> None:
+    """The longest prompts there may be, on adapters of the highest rank on all modules, at once."""
+    config, reference = open_model(base).config, oracle(base)
+    big = {f"r{seed}": make_adapter(tmp_path / f"r{seed}", config, rank=256, seed=seed) for seed in range(3)}
+    engine = make(
+        base, big, max_model_len=512, max_num_batched_tokens=64, max_num_seqs=4, kv_cache_memory_bytes=16 << 20
+    )
+    model = engine.worker.model
+    arrays = {name: value for name, value in vars(model).items() if isinstance(value, np.ndarray)}
+    assert len(arrays) >= 9
+    dice = random.Random(11)
+    cases = [(name, [dice.randrange(3, 250) for _ in range(508)]) for name in [*big, ""]]
+    requests = [engine.add(prompt, name, max_tokens=4, stop_token_ids=(), logprobs=0) for name, prompt in cases]
+    while engine.step():
+        assert engine.core.check() is None
+        assert engine.plan.array[2] <= 64, "tokens of a step"
+    assert all(getattr(model, name) is array for name, array in arrays.items()), "the work space is that of the start"
+    for (name, prompt), request in zip(cases, requests, strict=True):
+        logprobs = reference.logprobs([*prompt, *request.tokens[:-1]], big.get(name))[len(prompt) - 1 :]
+        assert request.tokens == logprobs.argmax(dim=-1).tolist(), name
+    engine.close()
 
 
 def test_refusals_name_the_field_and_change_nothing(base: Path, adapters: dict[str, Path]) -> None:

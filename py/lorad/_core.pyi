@@ -17,6 +17,7 @@ class Refused(ValueError):
     code: str
     limit: int | None
     value: int | None
+    field: str | None  # of a limit that a core can't have
 
 # (kind, request or adapter, value):
 #   ("admitted", request, line), ("token", request, token id), ("preempted", request, 0), ("finished", request, reason),

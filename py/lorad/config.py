@@ -64,6 +64,29 @@ class EngineConfig:
     costs: str = option(
         "", "file with this machine's and base's cost model (benches/costs/run.py --write); default: the built-in one"
     )
+    wait_seconds_max: float = option(
+        0.0,
+        "longest wait that is accepted; an arrival by which anybody's could become longer is answered 429; 0: any",
+        low=1e-6,
+        high=YEAR_SECONDS,
+        off=0,
+    )
+    urgent_after_seconds: float = option(
+        10.0,
+        "a waiting adapter keeps behind those that are loaded for so long; then the others make way for it",
+        low=0,
+        high=YEAR_SECONDS,
+    )
+    preempt_after_tokens: int = option(
+        256, "tokens that a request gets, once it runs, before it may have to make way", low=1, high=1 << 20
+    )
+    reserved_seqs: int = option(
+        0,
+        "of --max-num-seqs, fewer than half, for tenants with less than their share, whose prompts then come first; an eighth "
+        "to a quarter is good with several tenants, with one it changes nothing",
+        low=0,
+        high=2047,
+    )
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )

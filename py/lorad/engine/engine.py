@@ -27,7 +27,7 @@ from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import check_sampling, token_ids
 from lorad.engine.costs import read_costs
-from lorad.engine.refusals import refusals
+from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import NotFound
@@ -78,10 +78,11 @@ class Engine:
 
         self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
         limits |= self.worker.core_config()
-        if self._trace is None:
-            self.core = _core.Core(**limits)
-        else:
-            self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
+        with config_refusals():
+            if self._trace is None:
+                self.core = _core.Core(**limits)
+            else:
+                self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self._adapters: dict[str, messages.AdapterInfo] = {}
         self._ids: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -37,6 +38,13 @@ KINDS: dict[str, tuple[type[LoradError], str | None]] = {
 }
 """Code of the core to the error that a client sees and the field that it is about."""
 
+OPTIONS: dict[str, tuple[str, float]] = {
+    "wait_us_max": ("wait_seconds_max", 1e6),
+    "urgent_after_us": ("urgent_after_seconds", 1e6),
+    "rows_reserved": ("reserved_seqs", 1),
+}
+"""Limit of the core to the option that it comes from and how many of its units make one of the option's."""
+
 
 @contextmanager
 def refusals() -> Iterator[None]:
@@ -45,4 +53,29 @@ def refusals() -> Iterator[None]:
         yield
     except _core.Refused as refused:
         kind, param = KINDS[refused.code]
-        raise kind(str(refused), code=refused.code, param=param) from None
+        message = str(refused)
+        if refused.code == "wait_too_long" and refused.limit is not None and refused.value is not None:
+            message = (
+                f"the wait could become {refused.value / 1e6:.6g} s, at most {refused.limit / 1e6:.6g} s are accepted "
+                "(wait_seconds_max)"
+            )
+        raise kind(message, code=refused.code, param=param) from None
+
+
+@contextmanager
+def config_refusals() -> Iterator[None]:
+    """Turns a limit that the core can't keep into the refusal of the option that it comes from."""
+    try:
+        yield
+    except _core.Refused as refused:
+        if refused.field is None or refused.limit is None or refused.value is None:
+            raise
+        option, units = OPTIONS.get(refused.field, (refused.field, 1))
+        least = refused.code == "config_too_small"
+        # so that the limit named is one that is taken
+        limit = (math.ceil if least else math.floor)(refused.limit / units * 1000) / 1000
+        raise InvalidRequest(
+            f"{option}: at {'least' if least else 'most'} {limit:.10g}, got {refused.value / units:.10g}",
+            code="option_range",
+            param=option,
+        ) from None

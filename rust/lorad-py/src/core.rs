@@ -24,16 +24,18 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// `class Refused(ValueError)` with `code`, `limit` and `value`. Built as a plain Python class: an abi3 module can't
+/// `class Refused(ValueError)` with `code`, `limit`, `value` and, for a limit of a configuration, `field`. Built as a plain Python class: an abi3 module can't
 /// subclass a built-in exception with fields of its own.
 fn refused_type(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     static TYPE: pyo3::sync::PyOnceLock<Py<PyType>> = pyo3::sync::PyOnceLock::new();
     let made = TYPE.get_or_try_init(py, || {
         let fields = PyDict::new(py);
         fields.set_item("__module__", "lorad._core")?;
-        fields
-            .set_item("__doc__", "The core refused a call; nothing changed. Fields: code, limit, value.")?;
-        for field in ["code", "limit", "value"] {
+        fields.set_item(
+            "__doc__",
+            "The core refused a call; nothing changed. Fields: code, limit, value, field.",
+        )?;
+        for field in ["code", "limit", "value", "field"] {
             fields.set_item(field, py.None())?;
         }
         let bases = PyTuple::new(py, [py.get_type::<PyValueError>()])?;
@@ -60,11 +62,15 @@ fn from_refusal(py: Python<'_>, error: Refusal) -> PyErr {
 }
 
 fn from_config(py: Python<'_>, error: ConfigError) -> PyErr {
-    let (code, limit, value) = match error {
-        ConfigError::TooSmall { field: _, limit, value } => ("config_too_small", limit, value),
-        ConfigError::TooLarge { field: _, limit, value } => ("config_too_large", limit, value),
+    let (code, field, limit, value) = match error {
+        ConfigError::TooSmall { field, limit, value } => ("config_too_small", field, limit, value),
+        ConfigError::TooLarge { field, limit, value } => ("config_too_large", field, limit, value),
     };
-    refused(py, error.to_string(), code, Some(limit), Some(value))
+    let refusal = refused(py, error.to_string(), code, Some(limit), Some(value));
+    match refusal.value(py).setattr("field", field) {
+        Ok(()) => refusal,
+        Err(error) => error,
+    }
 }
 
 fn from_step(py: Python<'_>, error: StepError) -> PyErr {

@@ -27,20 +27,28 @@
 //! | `step` | makes a plan and prints it |
 //! | `commit id=t … plan=n` | applies it; a row's token is id·1000 + its position unless given, `id=failed` refuses the row |
 //! | `commit_failed` | the worker lost the plan |
-//! | `done name`, `failed name`, `dropped name`, `reached name layers=n` | reports about a page-in |
+//! | `done name`, `failed name`, `dropped name`, `reached name layers=n` | reports about a page-in; `done all` about every one that runs |
 //! | `arrived name`, `fetch_failed name` | reports about a remote adapter's bytes |
 //! | `pin name`, `unpin name`, `prewarm name` | |
 //! | `run steps=n` | n times: step, commit, all page-ins done; one line per plan, and its events |
+//! | `repeat times=n` … `end` | the lines between, n times, `$` in them being the round; prints how often each line came, without its numbers |
 //! | `dump`, `stats`, `adapters`, `explain id` | print the state |
+//! | `expect figure=n figure<=n figure>=n …` | a mistake unless it's so: figures of [`crate::Stats`], and the most that a plan had, `step_rows`, `step_tokens`, `step_adapters`; what a script proves stays when its state is written anew |
+//! | `expect id figure=n … answer=t..t` | the same of one request: `wait`, `first_token` (µs since its arrival), `cached_tokens`, `passed_by`, `preemptions`, `answered` (tokens that it emitted), `answer` (exactly these) |
 //!
 //! Each `step` is 1000 µs after the last; `at=n` on any command sets the time.
+
+mod expect;
+mod repeat;
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use crate::adapter::{Adapter, Residency};
+use crate::plan::{Head, Part};
 use crate::{
     AdapterId, AdapterSpec, Config, ConfigError, Core, Costs, Event, Eviction, Explanation, Order, Policy,
-    Priority, RequestSpec, Split, TenantSpec, SAMPLE_FAILED,
+    Priority, RequestId, RequestSpec, Split, StepError, TenantSpec, SAMPLE_FAILED,
 };
 
 /// Runs a script and returns it with what its commands printed.
@@ -58,14 +66,15 @@ pub fn run(text: &str) -> String {
             continue;
         }
         // the rest of the block's commands
-        let mut printed = session.command(line);
+        let mut commands = vec![line];
         while let Some(line) = lines.next_if(|line| !line.trim().is_empty() && *line != "----") {
             out.push_str(line);
             out.push('\n');
             if !line.starts_with('#') {
-                printed.push_str(&session.command(line));
+                commands.push(line);
             }
         }
+        let printed = session.block(&commands);
         // what it printed when the script was written
         while lines.next_if(|line| !line.trim().is_empty()).is_some() {}
         out.push_str("----\n");
@@ -132,14 +141,33 @@ struct Session {
     names: HashMap<String, AdapterId>,
     plan: Vec<i32>,
     events: Vec<Event>,
+    /// Tokens that each request has emitted, by id.
+    answers: HashMap<RequestId, Vec<u32>>,
+    largest: Largest,
     now: u64,
+}
+
+/// The most that any plan of this core had.
+#[derive(Clone, Copy, Default)]
+struct Largest {
+    rows: u64,
+    tokens: u64,
+    adapters: u64,
 }
 
 impl Session {
     fn new() -> Result<Self, ConfigError> {
         let core = Core::new(small())?;
         let plan = vec![0; core.plan_layout().length()];
-        Ok(Self { core, names: HashMap::new(), plan, events: Vec::new(), now: 0 })
+        Ok(Self {
+            core,
+            names: HashMap::new(),
+            plan,
+            events: Vec::new(),
+            answers: HashMap::new(),
+            largest: Largest::default(),
+            now: 0,
+        })
     }
 
     /// Runs a command and says what it printed.
@@ -186,6 +214,13 @@ impl Session {
                 self.core.commit_failed(self.now, number).err().map(|error| error.to_string())
             }
             "tenant" => self.tenant(arguments)?,
+            "done" if arguments.words == ["all"] => {
+                let adapters = self.core.adapters.entries().iter();
+                let loads = |adapter: &&Adapter| matches!(adapter.residency, Residency::Loading { .. });
+                let loading: Vec<AdapterId> = adapters.filter(loads).map(|adapter| adapter.id).collect();
+                let mut done = loading.into_iter().map(|adapter| self.core.page_in_done(self.now, adapter));
+                done.find_map(Result::err).map(|error| error.to_string())
+            }
             "done" | "failed" | "dropped" | "arrived" | "fetch_failed" | "reached" => {
                 let adapter = self.adapter(arguments.word()?)?;
                 let layers = arguments.number("layers", 0)?;
@@ -225,6 +260,10 @@ impl Session {
                 }
                 None
             }
+            "expect" => {
+                self.expect(arguments)?;
+                None
+            }
             "dump" | "stats" | "adapters" => {
                 arguments.end()?;
                 self.print(name, out);
@@ -259,6 +298,8 @@ impl Session {
                 self.plan = vec![0; core.plan_layout().length()];
                 self.core = core;
                 self.names.clear();
+                self.answers.clear();
+                self.largest = Largest::default();
                 Ok(None)
             }
             Err(error) => Ok(Some(error.to_string())),
@@ -328,12 +369,30 @@ impl Session {
             after: arguments.take("after").map(number).transpose()?,
         };
         arguments.end()?;
-        Ok(self.core.add(self.now, spec).err().map(|refusal| refusal.to_string()))
+        let refusal = self.core.add(self.now, spec).err();
+        if refusal.is_none() {
+            self.answers.insert(id, Vec::new());
+        }
+        Ok(refusal.map(|refusal| refusal.to_string()))
+    }
+
+    /// Makes a plan and keeps its size.
+    fn plan(&mut self) -> Result<Option<u64>, StepError> {
+        self.now = self.now.saturating_add(1000);
+        let number = self.core.step(self.now, &mut self.plan)?;
+        if number.is_some() {
+            let view = self.core.plan_layout().view(&self.plan);
+            let adapters = view.part(Part::Header)[Head::Groups as usize];
+            let largest = &mut self.largest;
+            largest.rows = largest.rows.max(view.rows() as u64);
+            largest.tokens = largest.tokens.max(view.tokens() as u64);
+            largest.adapters = largest.adapters.max(adapters as u64);
+        }
+        Ok(number)
     }
 
     fn step(&mut self, out: &mut String) -> Option<String> {
-        self.now = self.now.saturating_add(1000);
-        match self.core.step(self.now, &mut self.plan) {
+        match self.plan() {
             Ok(Some(_)) => {
                 let _ = writeln!(out, "{}", self.core.plan_layout().view(&self.plan));
                 None
@@ -374,8 +433,7 @@ impl Session {
 
     fn run(&mut self, steps: u32, out: &mut String) -> Option<String> {
         for _ in 0..steps {
-            self.now = self.now.saturating_add(1000);
-            let number = match self.core.step(self.now, &mut self.plan) {
+            let number = match self.plan() {
                 Ok(Some(number)) => number,
                 Ok(None) => {
                     let _ = writeln!(out, "nothing can run");
@@ -425,6 +483,9 @@ impl Session {
     fn print_events(&mut self, out: &mut String) {
         self.core.drain_events(&mut self.events);
         for event in self.events.drain(..) {
+            if let Event::Token { request, token } = event {
+                self.answers.entry(request).or_default().push(token);
+            }
             let _ = writeln!(out, "event {event}");
         }
     }
