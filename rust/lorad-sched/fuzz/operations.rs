@@ -104,9 +104,7 @@ fn config(bytes: &mut Bytes) -> Config {
         tenants_max: 2 + bytes.below(4),
         urgent_after_us: bytes.time(3_000),
         preempt_after_tokens: 1 + bytes.below(4),
-        preempt_after_us: bytes.time(2_000),
-        quantum_us: bytes.time(4_000),
-        rows_reserved: bytes.below((rows_max + 1) / 2),
+        rows_reserved: bytes.below(rows_max) / 2,
         wait_us_max: [0, 0, 0, 1 << 40][bytes.below(4) as usize],
         pinned_pages_max: bytes.below(6),
         half_life_us: bytes.time(60_000_000),
@@ -114,7 +112,11 @@ fn config(bytes: &mut Bytes) -> Config {
         share_base_prefix: bytes.rarely(2),
         costs: costs(bytes),
         policy: policy(bytes),
+        ..Config::default()
     };
+    // from bytes that were read, so that the seeds keep their meaning
+    config.preempt_after_us = config.urgent_after_us / 2;
+    config.quantum_us = config.urgent_after_us.saturating_mul(u64::from(config.vocab - 2));
     match bytes.below(64) {
         60 => config.pages = bytes.below(3),
         61 => config.tokens_max = rows_max - 1,

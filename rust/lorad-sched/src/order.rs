@@ -51,7 +51,7 @@ impl Core {
     }
 
     fn quantum(&self) -> u64 {
-        (self.config.quantum_us * 1000 / USUAL_WEIGHT).max(1)
+        (self.config.quantum_us.saturating_mul(1000) / USUAL_WEIGHT).max(1)
     }
 
     fn group_key(&self, group: u32) -> Key {
