@@ -4,6 +4,7 @@ mod buffers;
 mod core;
 mod cpu;
 mod events;
+mod simulation;
 mod snapshot;
 mod trace;
 
@@ -15,6 +16,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     core::register(module)?;
     cpu::register(module)?;
     trace::register(module)?;
+    simulation::register(module)?;
     snapshot::register(module)?;
     Ok(())
 }
