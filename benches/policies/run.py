@@ -41,7 +41,7 @@ def main() -> int:
         if not arguments.draw:
             names = policies_of.parse(arguments.compare)
             made = cases([scenario], policies=names, sweep={"arrivals": []}, seeds=arguments.seeds)
-            with progress(console) as on_progress:
+            with progress() as on_progress:
                 runs = run(made, on_progress=on_progress)
             stored.write(file, runs)
         every = stored.read(file).summaries

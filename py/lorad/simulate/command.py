@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lorad import _core
 from lorad.errors import InvalidRequest
@@ -35,7 +35,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     watch = _watch(arguments.watch)
     trace = _read(arguments.trace) if arguments.trace else None
     try:
-        with progress(console) as on_progress:
+        with progress() as on_progress:
             runs = run(made, jobs=arguments.jobs, trace=trace, watch=watch, on_progress=on_progress)
     except Broken as broken:
         show_broken(console, broken)
@@ -82,10 +82,17 @@ def show_names(console: Console) -> None:
 
 
 @contextmanager
-def progress(console: Console) -> Iterator[OnProgress]:
-    """A bar over all runs; it goes away when they are done."""
-    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as bar:
+def progress() -> Iterator[OnProgress]:
+    """A bar over all runs on a terminal's stderr; it goes away when they are done."""
+    console = Console(stderr=True)
+    columns: tuple[ProgressColumn, ...] = (
+        SpinnerColumn(),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
+    columns += (TextColumn("{task.description}"),)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
 
         def on_progress(what: str, done: float, total: int) -> None:

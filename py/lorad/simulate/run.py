@@ -68,8 +68,8 @@ def run(
 
     workers = min(thread_count(jobs or 0), len(cases)) or 1
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(one, index) for index in range(len(cases))]
         try:
+            futures = [pool.submit(one, index) for index in range(len(cases))]
             return [future.result() for future in futures]
         except BaseException:
             # a broken promise, a refusal or Ctrl-C: those that run are stopped at their next look

@@ -35,7 +35,8 @@ def tenant_table(report: Report) -> Table:
     heads = ["", "asked", "answered", "refused", "aborted", "failed", "tokens"]
     heads += ["wait p99, s", "TTFT p50, s", "TTFT p99, s", "total p99, s"]
     rows = [_requests(one) for one in [report.all, *busiest[:TENANTS_SHOWN]]]
-    table = _table("by tenant", heads, rows)
+    kept = [place for place, head in enumerate(heads) if not head or any(row[place] != "0" for row in rows)]
+    table = _table("by tenant", [heads[place] for place in kept], [[row[place] for place in kept] for row in rows])
     if len(busiest) > TENANTS_SHOWN:
         table.caption = f"and {len(busiest) - TENANTS_SHOWN} more"
     return table
@@ -101,7 +102,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> T
     table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
     words = {"scenario", "policy", ""}
     for head in heads:
-        table.add_column(head, justify="left" if head in words else "right", overflow="fold")
+        table.add_column(head, justify="left" if head in words else "right")
     for row in rows:
         table.add_row(*row)
     return table
