@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lorad.errors import InvalidRequest
 from lorad.simulate.metric import BY_KEY
@@ -22,7 +23,7 @@ FORMS = (".svg", ".png", ".pdf")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
 """Okabe and Ito's, which most colour-blind people tell apart; markers and dashes tell the same."""
 MARKERS = "osD^vPX"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "lorad",  # the same figures give the same file
     "font.size": 10,
     "axes.spines.top": False,
@@ -104,8 +105,10 @@ def bars(summaries: Sequence[Summary], path: Path) -> None:
         axes.set_yticks(range(len(named)), [name for name, _ in named])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
+        shortest = min(one.figures["ttft_p50_s"].least for _, one in named)
         axes.set_xscale("log")
         axes.margins(x=0.12)
+        axes.set_xlim(left=10 ** math.floor(math.log10(max(shortest, 1e-6))))
         _plain_seconds(axes.xaxis)
         axes.set_xlabel("time to first token, seconds")
         picture.legend(loc="outside upper right", ncols=2)
@@ -154,8 +157,9 @@ def _axis(key: str, summaries: Sequence[Summary]) -> tuple[str, dict[str, float]
 
 
 def _plain_seconds(axis: Axis) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
