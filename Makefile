@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format bench bench-peers bench-scheduler bench-costs fuzz tenants lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format bench bench-peers bench-scheduler bench-costs fuzz simulate simulate-long policies tenants lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -62,6 +62,15 @@ bench-scheduler: $(VENV)/.dev ## the scheduler alone, beside vLLM's (installed b
 
 bench-costs: $(VENV)/.built ## fit the scheduler's cost model to the worker on this machine, and check it (15 minutes)
 	$(BIN)/python benches/costs/run.py $(ARGS)
+
+simulate: $(VENV)/.built ## the scheduler on a virtual clock: random worlds for a minute, or ARGS="flood --compare all"
+	@$(BIN)/lorad simulate $(or $(ARGS),--random 20 --steps 20000)
+
+simulate-long: toolchain ## 100 random worlds of 100,000 steps, all faults on, checked after each step (half an hour)
+	cargo run --release --locked -p lorad-sim -- seeds=100 steps=100000 again=20 $(ARGS)
+
+policies: $(VENV)/.built $(VENV)/.dev ## the policies beside each other: docs/policies.json, its pictures, the table
+	@$(BIN)/python benches/policies/run.py $(ARGS)
 
 fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is found or FUZZ_SECONDS are over
 	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \

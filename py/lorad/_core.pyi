@@ -1,6 +1,6 @@
 """Stub of the compiled module."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from numpy import float32, int32, uint8, uint16, uint32, uint64
@@ -170,6 +170,45 @@ def redact_trace(text: str, key: bytes) -> str:
 
 def snapshot(text: str) -> dict[str, Any]:
     """A dump as plain data: lorad.debug.Snapshot."""
+
+# --- simulation: rust/lorad-py/src/simulation.rs ---
+
+SCENARIOS: dict[str, str]  # texts of the scenarios that ship with lorad, by name
+COUNTERS: list[str]  # what can be watched
+
+class ScenarioError(ValueError):
+    """A scenario or trace that can't be run: nothing was."""
+
+    code: str
+    line: int | None
+    field: str | None
+    limit: int | str | None  # a text where the values aren't numbers
+    value: int | str | None
+
+class PromiseBroken(Exception):
+    """An invariant, a wait bound or the caller's watch."""
+
+    kind: str  # "check", "plan", "event", "call", "stuck", "left", "watch" or "panic"
+    step: int
+    at_us: int
+    trace: str  # the fewest inputs that break the same; runs on the same scenario
+    script: str  # the calls that they make, for run_script
+    runs: int  # that it took to shrink it
+
+def scenario(text: str) -> dict[str, Any]:
+    """values (all keys as text), adapter_pages, page_bytes, gap_us: lorad.simulate.scenario.Facts."""
+
+def random_scenario(seed: int, steps: int) -> str:
+    """Text of a world with tiny pools and all faults at once, about so many steps long, checked after each."""
+
+def simulate(
+    text: str,
+    *,
+    trace: str | None = None,  # instead of the scenario's own
+    watch: tuple[str, int] | None = None,  # ends the run as broken once this counter is that large
+    on_progress: Callable[[str, int, int], None] | None = None,  # (stage, done, total); what it raises ends the run
+) -> dict[str, Any]:
+    """lorad.simulate.Report. Frees the interpreter lock; signals are heard about every 50 ms."""
 
 # --- end of core ---
 

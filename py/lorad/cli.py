@@ -1,4 +1,4 @@
-"""The command line: `lorad serve`, `lorad demo`, `lorad version`.
+"""The command line: `lorad serve`, `lorad demo`, `lorad simulate`, `lorad version`.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from lorad import config
 from lorad.errors import LoradError
+from lorad.simulate import arguments as simulation_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +45,12 @@ def _parser() -> argparse.ArgumentParser:
     config.add_arguments(demo, config.EngineConfig, config.ServerConfig)
     demo.set_defaults(run=_demo, model="smollm2")
 
+    simulate = commands.add_parser(
+        "simulate", help="run the scheduler on a virtual clock: loads, policies, limits, faults", allow_abbrev=False
+    )
+    simulation_arguments.add_arguments(simulate)
+    simulate.set_defaults(run=_simulate)
+
     version = commands.add_parser("version", help="print the version", allow_abbrev=False)
     version.set_defaults(run=_version)
     return parser
@@ -59,6 +66,12 @@ def _demo(arguments: argparse.Namespace) -> int:
     from lorad.demo.run import demo
 
     return demo(*_configs(arguments), prompt=arguments.prompt, once=arguments.once)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from lorad.simulate.command import simulate
+
+    return simulate(arguments)
 
 
 def _version(arguments: argparse.Namespace) -> int:

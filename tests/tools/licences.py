@@ -29,9 +29,10 @@ def crates() -> dict[str, str]:
 
 
 def packages() -> dict[str, str]:
-    """Name to licence of the run-time dependencies, and theirs, as far as they are installed here."""
+    """Name to licence of the run-time dependencies, those of users' extras, and theirs, as far as installed here."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    todo, seen = list(project["dependencies"]), {}
+    extras = project["optional-dependencies"]
+    todo, seen = [*project["dependencies"], *extras["gpu"], *extras["plot"]], {}
     while todo:
         name = re.split(r"[\s;<>=!\[(~]", todo.pop(), maxsplit=1)[0].lower().replace("_", "-")
         if name in seen:

@@ -5,6 +5,7 @@ mod core;
 mod costs;
 mod cpu;
 mod events;
+mod simulation;
 mod snapshot;
 mod trace;
 
@@ -17,6 +18,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     costs::register(module)?;
     cpu::register(module)?;
     trace::register(module)?;
+    simulation::register(module)?;
     snapshot::register(module)?;
     Ok(())
 }

@@ -19,6 +19,33 @@ pub enum SimError {
         /// What is wrong with it.
         what: String,
     },
+    /// A scenario's key that doesn't exist.
+    Unknown {
+        /// Line, from 1.
+        line: u32,
+        /// The key.
+        field: String,
+    },
+    /// A value that a scenario's key can't have.
+    Value {
+        /// Line, from 1.
+        line: u32,
+        /// The key.
+        field: String,
+        /// The value given.
+        value: String,
+        /// What its values are.
+        wants: String,
+    },
+    /// A scenario that is too large to be run.
+    TooLarge {
+        /// The key, or what is derived from several.
+        field: &'static str,
+        /// The largest value that is taken.
+        limit: u64,
+        /// The value given.
+        value: u64,
+    },
     /// A promise was broken while the scenario ran.
     Failed(Box<Failure>),
     /// There is nothing to shrink: the trace runs through.
@@ -31,6 +58,11 @@ impl fmt::Display for SimError {
             SimError::Config(error) => write!(f, "{error}"),
             SimError::Layout(error) => write!(f, "{error}"),
             SimError::Text { line, what } => write!(f, "line {line}: {what}"),
+            SimError::Unknown { line, field } => write!(f, "line {line}: unknown key {field}"),
+            SimError::Value { line, field, value, wants } => {
+                write!(f, "line {line}: {field}={value}: {wants}")
+            }
+            SimError::TooLarge { field, limit, value } => write!(f, "{field} = {value}: at most {limit}"),
             SimError::Failed(failure) => write!(f, "{failure}"),
             SimError::NoFailure => write!(f, "the trace runs through"),
         }

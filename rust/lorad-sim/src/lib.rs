@@ -23,6 +23,7 @@
 
 pub mod book;
 pub mod chaos;
+mod check;
 pub mod clock;
 mod error;
 pub mod faults;
@@ -31,6 +32,7 @@ pub mod load;
 mod measure;
 pub mod model;
 pub mod popularity;
+pub mod presets;
 pub mod random;
 mod record;
 pub mod report;
@@ -38,6 +40,7 @@ pub mod run;
 pub mod scenario;
 pub mod shrink;
 pub mod step;
+pub mod sums;
 mod text;
 pub mod trace;
 mod worker;
@@ -56,7 +59,17 @@ pub fn simulate(scenario: &Scenario) -> Result<Report, SimError> {
 
 /// Runs a trace, perhaps a recorded one, on the core and machine of a scenario. Fails as [`simulate`].
 pub fn replay(scenario: &Scenario, trace: &Trace) -> Result<Report, SimError> {
-    let outcome = run(trace, &scenario.config, scenario.seed, &scenario.host, false, None)?;
+    watched(scenario, trace, None)
+}
+
+/// As [`replay`]; `watch` looks on after each step and may end the run.
+pub fn watched(
+    scenario: &Scenario,
+    trace: &Trace,
+    watch: Option<&run::Watch<'_>>,
+) -> Result<Report, SimError> {
+    scenario.check()?;
+    let outcome = run(trace, &scenario.config, scenario.seed, &scenario.host, false, watch)?;
     match outcome.failure {
         Some(failure) => Err(SimError::Failed(Box::new(failure))),
         None => Ok(measure::report(&scenario.name, &outcome, scenario.page_bytes())),

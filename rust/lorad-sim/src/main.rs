@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! lorad-sim seeds=100 steps=100000        # all faults on, checked after each step; every=n: after each n-th
-//! lorad-sim flood.txt alone.txt           # runs scenarios and prints them beside each other
-//! lorad-sim flood.txt trace=recorded.txt  # with a recorded trace instead of the scenario's own
-//! lorad-sim flood.txt print=trace         # prints the scenario's trace and runs nothing
+//! lorad-sim seeds=100 again=10            # every tenth seed runs twice and has to come to the same
+//! lorad-sim flood calm alone.txt          # runs presets and files and prints them beside each other
+//! lorad-sim flood trace=recorded.txt      # with a recorded trace instead of the scenario's own
+//! lorad-sim flood print=trace             # prints the scenario's trace and runs nothing
 //! ```
 //!
 //! Ends with 1 and a short script for `lorad_sched::script` when a promise is broken, with 2 when it can't begin.
@@ -15,7 +16,9 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use lorad_sim::presets::preset;
 use lorad_sim::shrink::shrink;
+use lorad_sim::sums::{Share, Sums};
 use lorad_sim::{chaos, replay, report, simulate, Scenario, SimError, Trace};
 
 /// Runs that a shrink may take.
@@ -55,13 +58,12 @@ impl Arguments {
 fn main() -> ExitCode {
     // a panic of the core is caught, named and shrunk; a few thousand copies of its message help nobody
     std::panic::set_hook(Box::new(|_| {}));
-    let ended =
-        Arguments::new(&["seeds", "steps", "first", "every", "trace", "print"]).and_then(|arguments| {
-            match arguments.files.is_empty() {
-                true => check(&arguments),
-                false => scenarios(&arguments),
-            }
-        });
+    let ended = Arguments::new(&["seeds", "steps", "first", "every", "again", "trace", "print"]).and_then(
+        |arguments| match arguments.files.is_empty() {
+            true => check(&arguments),
+            false => scenarios(&arguments),
+        },
+    );
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
@@ -76,9 +78,11 @@ fn main() -> ExitCode {
 fn check(arguments: &Arguments) -> Result<bool, String> {
     let (seeds, first) = (arguments.number("seeds", 10)?, arguments.number("first", 0)?);
     let (steps, every) = (arguments.number("steps", 10_000)?, arguments.number("every", 1)?);
+    let again = arguments.number("again", 0)?;
     let (began, mut told) = (Instant::now(), Instant::now());
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in first..first + seeds {
+    let (mut sums, mut twice) = (Sums::default(), 0u64);
+    let rate = |sums: &Sums| sums.steps() as f64 / began.elapsed().as_secs_f64().max(1e-9);
+    for seed in first..first.saturating_add(seeds) {
         let mut scenario = chaos::scenario(seed, steps);
         scenario.host.check_every = every;
         let report = match simulate(&scenario) {
@@ -91,33 +95,30 @@ fn check(arguments: &Arguments) -> Result<bool, String> {
             }
             Err(error) => return Err(error.to_string()),
         };
-        for (name, number) in report.numbers.named() {
-            if name != "fingerprint" && name != "tokens_out_ks" && name != "page_in_bytes" {
-                *sums.entry(name).or_default() += number;
+        if again > 0 && seed % again == 0 {
+            twice += 1;
+            if simulate(&scenario).ok().as_ref() != Some(&report) {
+                println!("seed {seed}: the same run came to another end; the core isn't deterministic");
+                return Ok(false);
             }
         }
-        let all = report.all;
-        let ends = [
-            ("requests", all.requests),
-            ("refused", all.refused),
-            ("aborted", all.aborted),
-            ("failed", all.failed),
-        ];
-        for (name, number) in ends {
-            *sums.entry(name).or_default() += number;
-        }
+        sums.add(&report);
         if told.elapsed() >= PROGRESS {
             told = Instant::now();
-            let done = sums.get("steps").copied().unwrap_or(0);
-            let rate = done as f64 / began.elapsed().as_secs_f64();
-            println!("seed {seed}: {} of {seeds}, {done} steps, {rate:.0} per second", seed - first + 1);
+            let (steps, wait) = (sums.steps(), Share(sums.longest_wait_milli()));
+            println!(
+                "seed {seed}: {} of {seeds} hold, {steps} steps, {:.0} per second, longest wait {wait} of its bound",
+                seed - first + 1,
+                rate(&sums)
+            );
         }
     }
-    let (seconds, done) = (began.elapsed().as_secs_f64(), sums.get("steps").copied().unwrap_or(0));
-    for (name, sum) in &sums {
-        println!("{name:<18} {sum:>14}");
+    print!("{sums}");
+    if twice > 0 {
+        println!("{twice} seeds were run twice: same plans, events, report and dump");
     }
-    println!("held: {seeds} seeds, {done} steps in {seconds:.1} s, {:.0} per second", done as f64 / seconds);
+    let seconds = began.elapsed().as_secs_f64();
+    println!("held: {seeds} seeds, {} steps in {seconds:.1} s, {:.0} per second", sums.steps(), rate(&sums));
     Ok(true)
 }
 
@@ -134,6 +135,7 @@ fn explain(scenario: &Scenario, trace: &Trace) -> Result<(), String> {
 /// Scenario files; true when everything held.
 fn scenarios(arguments: &Arguments) -> Result<bool, String> {
     let read = |path: &String| std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+    let text = |name: &String| preset(name).map_or_else(|| read(name), |text| Ok(text.to_string()));
     let recorded = match arguments.pairs.get("trace") {
         None => None,
         Some(path) => Some(Trace::parse(&read(path)?).map_err(|error| format!("{path}: {error}"))?),
@@ -141,7 +143,7 @@ fn scenarios(arguments: &Arguments) -> Result<bool, String> {
     let mut reports = Vec::new();
     for path in &arguments.files {
         let named = |error: SimError| format!("{path}: {error}");
-        let scenario = Scenario::parse(&read(path)?).map_err(named)?;
+        let scenario = Scenario::parse(&text(path)?).map_err(named)?;
         let trace = match &recorded {
             Some(trace) => trace.clone(),
             None => scenario.trace().map_err(named)?,

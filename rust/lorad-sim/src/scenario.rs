@@ -25,7 +25,7 @@ use lorad_sched::{Config, Eviction, Order, Split};
 use crate::error::SimError;
 use crate::faults::Faults;
 use crate::load::{Arrivals, Lengths, Load};
-use crate::model::{Model, Typical};
+use crate::model::{Model, Typical, MODELS};
 use crate::random::Random;
 use crate::run::Host;
 use crate::text::Line;
@@ -88,19 +88,24 @@ impl Scenario {
         self.model.map_or(0, |model| model.shape.page_bytes(self.config.page_tokens))
     }
 
-    /// What happens, from the seed. Fails when an adapter of its rank can't be laid out, or there is no model to do it.
-    pub fn trace(&self) -> Result<Trace, SimError> {
-        let layers = self.model.map_or(1, |model| model.shape.layers);
-        let sizes = match (&self.sizes, self.model) {
-            (Sizes::Pages(pages), _) => pages.clone(),
+    /// Pages of an adapter, one entry for each rank or size that the scenario names. Fails when one can't be laid out, or
+    /// there is no model to do it.
+    pub fn adapter_pages(&self) -> Result<Vec<u32>, SimError> {
+        match (&self.sizes, self.model) {
+            (Sizes::Pages(pages), _) => Ok(pages.clone()),
             (Sizes::Ranks(ranks), Some(model)) => {
-                let pages = |&rank| model.shape.adapter_pages(rank, self.config.page_tokens);
-                ranks.iter().map(pages).collect::<Result<_, _>>()?
+                ranks.iter().map(|&rank| model.shape.adapter_pages(rank, self.config.page_tokens)).collect()
             }
             (Sizes::Ranks(_), None) => {
-                return Err(SimError::Text { line: 0, what: "ranks= needs model=".to_string() });
+                Err(SimError::Text { line: 0, what: "ranks= needs model=".to_string() })
             }
-        };
+        }
+    }
+
+    /// What happens, from the seed. Fails as [`Scenario::check`] and [`Scenario::adapter_pages`] do.
+    pub fn trace(&self) -> Result<Trace, SimError> {
+        self.check()?;
+        let (sizes, layers) = (self.adapter_pages()?, self.model.map_or(1, |model| model.shape.layers));
         let mut random = Random::fork(self.seed, SIZES);
         let mut inputs: Vec<Input> = Vec::new();
         for adapter in 0..self.load.adapters as u32 {
@@ -121,7 +126,7 @@ impl Scenario {
         let mut scenario = Self::default();
         for mut line in Line::all(text) {
             while let Some((key, value)) = line.pair() {
-                scenario.set(&line, key, value)?;
+                scenario.set(key, value).map_err(|mistake| mistake.at(&line, key, value))?;
             }
             line.end()?;
         }
@@ -141,56 +146,48 @@ impl Scenario {
         Ok(scenario)
     }
 
-    fn set(&mut self, line: &Line, key: &str, value: &str) -> Result<(), SimError> {
-        let unknown = || line.mistake(format!("{key} can't be {value}"));
-        let flag = || match value {
-            "0" => Ok(false),
-            "1" => Ok(true),
-            _ => Err(unknown()),
-        };
-        let list = || value.split(',').map(|number| line.parse(number)).collect::<Result<Vec<u32>, _>>();
+    fn set(&mut self, key: &str, value: &str) -> Result<(), Mistake> {
         let policy = &mut self.config.policy;
         match key {
             "name" => self.name = value.to_string(),
             "model" if value == "none" => self.model = None,
-            "model" => self.model = Some(Model::named(value).ok_or_else(unknown)?),
-            "ranks" => self.sizes = Sizes::Ranks(list()?),
-            "adapter_pages" => self.sizes = Sizes::Pages(list()?),
-            "arrivals" => self.load.arrivals = arrivals(line, value).ok_or_else(unknown)?,
-            "prompt" => self.load.prompt = lengths(line, value).ok_or_else(unknown)?,
-            "answer" => self.load.answer = lengths(line, value).ok_or_else(unknown)?,
-            "order" => policy.order = named(&ORDERS, value).ok_or_else(unknown)?,
-            "eviction" => policy.eviction = named(&EVICTIONS, value).ok_or_else(unknown)?,
-            "split" => policy.split = split(line, value).ok_or_else(unknown)?,
-            "during" => self.host.during = flag()?,
-            "audit" => self.host.audit = flag()?,
-            "waits" => self.host.waits = flag()?,
-            "only_tenant" => self.only_tenant = Some(line.parse(value)?),
+            "model" => self.model = Some(Model::named(value).ok_or_else(model_names)?),
+            "ranks" => self.sizes = Sizes::Ranks(list(value)?),
+            "adapter_pages" => self.sizes = Sizes::Pages(list(value)?),
+            "arrivals" => self.load.arrivals = arrivals(value).ok_or_else(|| wants(ARRIVALS))?,
+            "prompt" => self.load.prompt = lengths(value).ok_or_else(|| wants(LENGTHS))?,
+            "answer" => self.load.answer = lengths(value).ok_or_else(|| wants(LENGTHS))?,
+            "order" => policy.order = named(&ORDERS, value)?,
+            "eviction" => policy.eviction = named(&EVICTIONS, value)?,
+            "split" => policy.split = split(value).ok_or_else(|| wants(SPLITS))?,
+            "during" => self.host.during = flag(value)?,
+            "audit" => self.host.audit = flag(value)?,
+            "waits" => self.host.waits = flag(value)?,
+            "only_tenant" => self.only_tenant = Some(number(value, u32::MAX.into())?),
             _ => {
-                let mut numbers = self.numbers();
-                let number = numbers.iter_mut().find(|(name, _)| *name == key);
-                if let Some((_, number)) = number {
-                    **number = line.parse(value)?;
+                let numbers = self.numbers().into_iter();
+                if let Some((_, field)) = numbers.into_iter().find(|(name, _)| *name == key) {
+                    *field = number(value, u64::MAX)?;
                     return Ok(());
                 }
-                let costs = self.config.costs.fields_mut();
-                if let Some((_, cost)) = costs.into_iter().find(|(name, _)| *name == key) {
-                    *cost = line.parse(value)?;
+                let nanoseconds = self.config.costs.fields_mut();
+                if let Some((_, cost)) = nanoseconds.into_iter().find(|(name, _)| *name == key) {
+                    *cost = number(value, u64::MAX)?;
                     return Ok(());
                 }
                 if let Some((_, time)) = self.config.times_mut().into_iter().find(|(name, _)| *name == key) {
-                    *time = line.parse(value)?;
+                    *time = number(value, u64::MAX)?;
                     return Ok(());
                 }
                 if let Some((_, switch)) =
                     self.config.switches_mut().into_iter().find(|(name, _)| *name == key)
                 {
-                    *switch = flag()?;
+                    *switch = flag(value)?;
                     return Ok(());
                 }
                 let limit = self.config.fields_mut().into_iter().find(|(name, _)| *name == key);
-                let (_, limit) = limit.ok_or_else(|| line.mistake(format!("unknown key {key}")))?;
-                *limit = line.parse(value)?;
+                let (_, limit) = limit.ok_or(Mistake::Unknown)?;
+                *limit = number(value, u32::MAX.into())?;
             }
         }
         Ok(())
@@ -233,8 +230,60 @@ const ORDERS: [(&str, Order); 3] =
     [("fair", Order::Fair), ("arrival", Order::Arrival), ("affinity", Order::Affinity)];
 const EVICTIONS: [(&str, Eviction); 2] = [("cost", Eviction::Cost), ("lru", Eviction::Lru)];
 
-fn named<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
-    table.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
+/// Why a pair can't be taken.
+enum Mistake {
+    /// There is no such key.
+    Unknown,
+    /// What its values are.
+    Wants(String),
+}
+
+impl Mistake {
+    fn at(self, line: &Line, key: &str, value: &str) -> SimError {
+        let (line, field) = (line.place(), key.to_string());
+        match self {
+            Mistake::Unknown => SimError::Unknown { line, field },
+            Mistake::Wants(wants) => SimError::Value { line, field, value: value.to_string(), wants },
+        }
+    }
+}
+
+const ARRIVALS: &str = "at_once, poisson:gap_us or bursts:gap_us:on_us:off_us";
+const LENGTHS: &str = "fixed:n, uniform:least:most or lognormal:median:sigma_milli";
+const SPLITS: &str = "unified, fixed:pages or slots:count:pages";
+
+fn wants(what: &str) -> Mistake {
+    Mistake::Wants(what.to_string())
+}
+
+fn model_names() -> Mistake {
+    let names: Vec<&str> = MODELS.iter().map(|model| model.name).collect();
+    Mistake::Wants(format!("none, {}", names.join(", ")))
+}
+
+/// A whole number. Its type may be smaller than `most` only where `most` fits into it.
+fn number<T: TryFrom<u64>>(text: &str, most: u64) -> Result<T, Mistake> {
+    let found = text.parse::<u64>().ok().filter(|&number| number <= most);
+    let fits = found.and_then(|number| T::try_from(number).ok());
+    fits.ok_or_else(|| Mistake::Wants(format!("a whole number from 0 to {most}")))
+}
+
+fn list(value: &str) -> Result<Vec<u32>, Mistake> {
+    value.split(',').map(|text| number(text, u32::MAX.into())).collect()
+}
+
+fn flag(value: &str) -> Result<bool, Mistake> {
+    match value {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(wants("0 or 1")),
+    }
+}
+
+fn named<T: Copy>(table: &[(&str, T)], name: &str) -> Result<T, Mistake> {
+    let found = table.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
+    let names = || table.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" or ");
+    found.ok_or_else(|| Mistake::Wants(names()))
 }
 
 fn name_of<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
@@ -242,14 +291,14 @@ fn name_of<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str
 }
 
 /// `name:number:number`.
-fn parts<'a>(line: &Line, value: &'a str) -> Option<(&'a str, Vec<u64>)> {
+fn parts(value: &str) -> Option<(&str, Vec<u64>)> {
     let mut parts = value.split(':');
     let name = parts.next()?;
-    Some((name, parts.map(|part| line.parse(part).ok()).collect::<Option<_>>()?))
+    Some((name, parts.map(|part| part.parse().ok()).collect::<Option<_>>()?))
 }
 
-fn arrivals(line: &Line, value: &str) -> Option<Arrivals> {
-    match parts(line, value).as_ref().map(|(name, numbers)| (*name, numbers.as_slice()))? {
+fn arrivals(value: &str) -> Option<Arrivals> {
+    match parts(value).as_ref().map(|(name, numbers)| (*name, numbers.as_slice()))? {
         ("at_once", []) => Some(Arrivals::AtOnce),
         ("poisson", &[gap_us]) => Some(Arrivals::Poisson { gap_us }),
         ("bursts", &[gap_us, on_us, off_us]) => Some(Arrivals::Bursts { gap_us, on_us, off_us }),
@@ -257,8 +306,8 @@ fn arrivals(line: &Line, value: &str) -> Option<Arrivals> {
     }
 }
 
-fn lengths(line: &Line, value: &str) -> Option<Lengths> {
-    match parts(line, value).as_ref().map(|(name, numbers)| (*name, numbers.as_slice()))? {
+fn lengths(value: &str) -> Option<Lengths> {
+    match parts(value).as_ref().map(|(name, numbers)| (*name, numbers.as_slice()))? {
         ("fixed", &[tokens]) => Some(Lengths::Fixed(tokens)),
         ("uniform", &[least, most]) if least <= most => Some(Lengths::Uniform(least, most)),
         ("lognormal", &[median, sigma_milli]) => Some(Lengths::Lognormal(median, sigma_milli)),
@@ -266,9 +315,9 @@ fn lengths(line: &Line, value: &str) -> Option<Lengths> {
     }
 }
 
-fn split(line: &Line, value: &str) -> Option<Split> {
+fn split(value: &str) -> Option<Split> {
     let number = |number: u64| u32::try_from(number).ok();
-    match parts(line, value).as_ref().map(|(name, numbers)| (*name, numbers.as_slice()))? {
+    match parts(value).as_ref().map(|(name, numbers)| (*name, numbers.as_slice()))? {
         ("unified", []) => Some(Split::Unified),
         ("fixed", &[pages]) => Some(Split::Fixed { adapter_pages: number(pages)? }),
         ("slots", &[count, pages]) => Some(Split::Slots { count: number(count)?, pages: number(pages)? }),
@@ -358,14 +407,23 @@ mod tests {
     fn mistakes_name_their_line() {
         for (text, line, what) in [
             ("name=a\npags=3", 2, "unknown key pags"),
-            ("pages=-1", 1, "-1 isn't a number that fits here"),
-            ("order=random", 1, "order can't be random"),
-            ("prompt=uniform:9:3", 1, "prompt can't be uniform:9:3"),
-            ("model=gpt", 1, "model can't be gpt"),
+            ("pages=-1", 1, "pages=-1: a whole number from 0 to 4294967295"),
+            ("pages=4294967296", 1, "pages=4294967296: a whole number from 0 to 4294967295"),
+            ("step_ns=a", 1, "step_ns=a: a whole number from 0 to 18446744073709551615"),
+            ("order=random", 1, "order=random: fair or arrival or affinity"),
+            ("waits=2", 1, "waits=2: 0 or 1"),
+            (
+                "prompt=uniform:9:3",
+                1,
+                "prompt=uniform:9:3: fixed:n, uniform:least:most or lognormal:median:sigma_milli",
+            ),
             ("flood", 1, "unknown word flood"),
         ] {
-            assert_eq!(Scenario::parse(text), Err(SimError::Text { line, what: what.into() }));
+            let error = Scenario::parse(text).map_err(|error| error.to_string());
+            assert_eq!(error, Err(format!("line {line}: {what}")));
         }
+        let model = Scenario::parse("model=gpt").map_err(|error| error.to_string());
+        assert!(model.is_err_and(|what| what.starts_with("line 1: model=gpt: none, smollm2-135m-2core")));
         let ranks = Scenario { sizes: Sizes::Ranks(vec![8]), ..Scenario::default() };
         assert!(ranks.trace().is_err());
     }

@@ -29,6 +29,11 @@ impl<'a> Line<'a> {
         })
     }
 
+    /// Its number, from 1.
+    pub fn place(&self) -> u32 {
+        self.number
+    }
+
     /// A mistake in this line.
     pub fn mistake(&self, what: impl Into<String>) -> SimError {
         SimError::Text { line: self.number, what: what.into() }
