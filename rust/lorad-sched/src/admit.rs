@@ -316,7 +316,9 @@ impl Core {
         }
         let found = self.find_prefix(head);
         let available = self.available(Use::Sequence, reach, name.adapter);
-        let fits = |found: &Found| available >= pages - found.matched.pages + found.idle + kept.pages;
+        let headroom = if matches!(reach, Reach::Urgent(_)) { self.headroom } else { 0 };
+        let kept = kept.pages + headroom;
+        let fits = |found: &Found| available >= pages - found.matched.pages + found.idle + kept;
         let fitting = [found, self.without_source(found)].into_iter().find(fits);
         fitting.ok_or(Lack::Pages)
     }
@@ -332,6 +334,7 @@ impl Core {
         if self.adapters.slots_free.is_empty() && self.next_evicted(reach, own).is_none() {
             return Some(Lack::Slot);
         }
+        let kept = Kept { pages: kept.pages + self.headroom, ..kept };
         let fits = match self.config.policy.split {
             Split::Unified => self.available(Use::Adapter, reach, own) >= pages + request_pages + kept.pages,
             Split::Fixed { .. } | Split::Slots { .. } => {
@@ -381,6 +384,7 @@ impl Core {
         };
         self.let_in += u32::from(kept.closed);
         self.run_request(entry, group, line, own, found);
+        self.headroom += u32::from(self.will_grow(entry));
         self.choose(entry, budget);
         self.settle_charges();
         Outcome::Admitted

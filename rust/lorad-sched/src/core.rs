@@ -58,6 +58,9 @@ pub struct Core {
     /// Groups and tenants that were charged since the last [`Core::settle_charges`].
     pub(crate) charged_groups: Marks,
     pub(crate) charged_tenants: Marks,
+    /// Pages that are left for running rows when an adapter is loaded or an urgent group admitted, one for each row that may grow:
+    /// else growth takes them back at once, and the page-in was for nothing.
+    pub(crate) headroom: u32,
     /// Running requests in the order of admission.
     pub(crate) running: Vec<u32>,
     /// Rows of the plan being made or in flight, in the plan's order.
@@ -114,6 +117,7 @@ impl Core {
             served: Vec::with_capacity(TRIES + 1),
             charged_groups: Marks::default(),
             charged_tenants: Marks::default(),
+            headroom: 0,
             running: Vec::with_capacity(rows),
             chosen: Vec::with_capacity(rows),
             row_keys: Vec::with_capacity(rows),

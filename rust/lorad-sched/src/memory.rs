@@ -300,6 +300,23 @@ impl Core {
                 self.preempt(victim, true);
             }
         }
+        let growing = self.running.iter().filter(|&&entry| self.will_grow(entry));
+        self.headroom = growing.count() as u32;
+    }
+
+    /// May a running row need another page before its end?
+    pub(crate) fn will_grow(&self, entry: u32) -> bool {
+        let request = &self.requests[entry];
+        match request.state {
+            RequestState::Running { line, .. } => {
+                let most = request.prompt_length + request.max_tokens;
+                !self.config.pages_hold(self.lines.length(line), most)
+            }
+            RequestState::Vacant
+            | RequestState::Waiting
+            | RequestState::Preempted { .. }
+            | RequestState::Ending { .. } => false,
+        }
     }
 
     /// The running request whose recomputation costs least, of those that may be preempted; of equals the one admitted
@@ -320,6 +337,8 @@ impl Core {
     pub(crate) fn preempt(&mut self, entry: u32, starved: bool) {
         let RequestState::Running { line, computed, .. } = self.requests[entry].state else { return };
         let (group, adapter) = (self.requests[entry].group, self.requests[entry].adapter);
+        let counted = u32::from(self.will_grow(entry));
+        self.headroom = self.headroom.saturating_sub(counted);
         self.running.retain(|&other| other != entry);
         self.requests[entry].state = RequestState::Preempted { starved };
         self.requests[entry].story.preemptions += 1;
