@@ -258,7 +258,8 @@ impl Core {
         self.room_for_tenant()?;
         let entry = self.tenants.insert(tenant, TenantSpec::default());
         self.groups.grow_tenants(entry as usize + 1);
-        self.charged_tenants.grow(entry as usize + 1, (self.config.rows_max + self.config.page_ins_max) as usize);
+        self.charged_tenants
+            .grow(entry as usize + 1, (self.config.rows_max + self.config.page_ins_max) as usize);
         Ok(entry)
     }
 

@@ -57,9 +57,10 @@ impl Core {
     fn group_key(&self, group: u32) -> Key {
         let arrived = self.groups.queues.front(group).map_or(0, |head| self.requests[head].serial);
         match self.config.policy.order {
-            Order::Fair => {
-                (self.groups[group].service / self.quantum(), self.groups[group].name.priority.rank() << 62 | arrived)
-            }
+            Order::Fair => (
+                self.groups[group].service / self.quantum(),
+                self.groups[group].name.priority.rank() << 62 | arrived,
+            ),
             Order::Arrival | Order::Affinity => (arrived, 0),
         }
     }

@@ -93,9 +93,7 @@ impl Core {
 
     /// Do several tenants have to share a step?
     fn is_shared(&self) -> bool {
-        self.config.rows_reserved > 0
-            && self.tenants.present > 1
-            && self.config.policy.order == Order::Fair
+        self.config.rows_reserved > 0 && self.tenants.present > 1 && self.config.policy.order == Order::Fair
     }
 
     /// New tokens that a tenant may have of what is left.

@@ -144,7 +144,8 @@ impl Core {
         let length = request.tokens.len() as u32;
         let RequestState::Running { line, computed, planned, .. } = &mut request.state else { return };
         let missing = length - *computed;
-        let count = missing.min(self.config.prefill_chunk_max).min(if missing == 1 { budget.tokens } else { left });
+        let count =
+            missing.min(self.config.prefill_chunk_max).min(if missing == 1 { budget.tokens } else { left });
         if count == 0 {
             return;
         }

@@ -188,7 +188,15 @@ impl Tenants {
     }
 
     fn heaps_mut(&mut self) -> [&mut Heaps; 7] {
-        [&mut self.waiting, &mut self.ready, &mut self.cold, &mut self.over, &mut self.due, &mut self.urgent, &mut self.leaving]
+        [
+            &mut self.waiting,
+            &mut self.ready,
+            &mut self.cold,
+            &mut self.over,
+            &mut self.due,
+            &mut self.urgent,
+            &mut self.leaving,
+        ]
     }
 
     /// Raises the floor to the least service among those that wait.
