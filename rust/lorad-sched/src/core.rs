@@ -239,6 +239,7 @@ impl Core {
             self.tenants.weights = self.tenants.weights - before + after;
             self.tenants.peak_weights = self.tenants.peak_weights.max(self.tenants.weights);
         }
+        self.go_on(entry);
         self.recap(entry, capped);
         Ok(())
     }

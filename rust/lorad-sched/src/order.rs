@@ -151,6 +151,21 @@ impl Core {
         self.place_due(tenant);
     }
 
+    /// A group's head has no room beside what its tenant has: nobody makes way for that, and no turn is kept for it.
+    pub(crate) fn hold_up(&mut self, group: u32) {
+        let tenant = self.groups[group].name.tenant;
+        self.end_urgency(group);
+        self.tenants[tenant].held_up = true;
+        self.run_clock(tenant);
+    }
+
+    /// Something of a tenant went back, or its limits are others: perhaps there is room now.
+    pub(crate) fn go_on(&mut self, tenant: u32) {
+        if std::mem::replace(&mut self.tenants[tenant].held_up, false) {
+            self.run_clock(tenant);
+        }
+    }
+
     fn end_urgency(&mut self, group: u32) {
         if std::mem::replace(&mut self.groups[group].urgent, false) {
             self.groups.urgent.retain(|&other| other != group);
@@ -171,7 +186,7 @@ impl Core {
     fn run_clock(&mut self, tenant: u32) {
         let state = &self.tenants[tenant];
         let over = state.service > self.tenants.floor.saturating_add(self.tenants.slack);
-        let runs = state.groups_waiting > 0 && !over && !self.is_capped(tenant);
+        let runs = state.groups_waiting > 0 && !over && !state.held_up && !self.is_capped(tenant);
         if over && state.groups_waiting > 0 {
             self.tenants.over.put(0, tenant, (state.service, 0));
         } else {

@@ -71,6 +71,9 @@ pub(crate) struct Tenant {
     pub started: Option<u64>,
     /// Urgent groups that had their turn, over the weight.
     pub turns: u64,
+    /// A head that has waited longest has no room beside what the tenant has, by its own limit: the clock stands until some of
+    /// that goes back.
+    pub held_up: bool,
 }
 
 impl Tenant {
@@ -177,6 +180,7 @@ impl Tenants {
             clock: 0,
             started: None,
             turns: 0,
+            held_up: false,
         });
         self.index.insert(id, entry);
         let count = self.entries.len();
