@@ -222,14 +222,7 @@ impl Core {
 
     /// Brings floor, clocks and the urgent tenants up to now. What it visits are only tenants whose state changes.
     pub(crate) fn turn_clocks(&mut self) {
-        self.tenants.raise_floor();
-        while let Some(tenant) = self.tenants.over.front(0) {
-            if self.tenants[tenant].service > self.tenants.floor.saturating_add(self.tenants.slack) {
-                break;
-            }
-            self.tenants.over.remove(tenant);
-            self.run_clock(tenant);
-        }
+        self.start_clocks();
         if self.config.policy.order != Order::Fair {
             return;
         }
@@ -238,6 +231,18 @@ impl Core {
         {
             self.tenants.due.remove(tenant);
             self.make_urgent(tenant);
+        }
+    }
+
+    /// Starts the clocks of tenants that are inside their share again.
+    fn start_clocks(&mut self) {
+        self.tenants.raise_floor();
+        while let Some(tenant) = self.tenants.over.front(0) {
+            if self.tenants[tenant].service > self.tenants.floor.saturating_add(self.tenants.slack) {
+                break;
+            }
+            self.tenants.over.remove(tenant);
+            self.run_clock(tenant);
         }
     }
 
@@ -274,5 +279,7 @@ impl Core {
             state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
             self.place_tenant(tenant);
         }
+        // who was charged before the least served one was only seemed to be above its share
+        self.start_clocks();
     }
 }
