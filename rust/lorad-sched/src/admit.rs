@@ -98,9 +98,8 @@ impl Core {
     /// Admits tenants that come before those whose prompts are in progress, so that these don't take all the tokens. `first`:
     /// whether the tenant of the first prompt isn't light, and its service.
     pub(crate) fn admit_before(&mut self, first: (bool, u64), budget: &mut Budget) {
-        let before = |core: &Self| {
-            core.tenants.ready.front(0).is_some_and(|tenant| core.turn_of(tenant) < first)
-        };
+        let before =
+            |core: &Self| core.tenants.ready.front(0).is_some_and(|tenant| core.turn_of(tenant) < first);
         if !before(self) {
             return;
         }
@@ -201,8 +200,9 @@ impl Core {
         kept: Kept,
         goes_on: impl Fn(&Self) -> bool,
     ) {
-        while let Some(group) =
-            self.next_in_turn(places).filter(|_| self.passed.len() + self.served.len() < TRIES && goes_on(self))
+        while let Some(group) = self
+            .next_in_turn(places)
+            .filter(|_| self.passed.len() + self.served.len() < TRIES && goes_on(self))
         {
             let Group { name, service, .. } = self.groups[group];
             match self.try_head(group, reach, kept, budget) {

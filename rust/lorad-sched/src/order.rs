@@ -57,9 +57,10 @@ impl Core {
     fn group_key(&self, group: u32) -> Key {
         let arrived = self.groups.queues.front(group).map_or(0, |head| self.requests[head].serial);
         match self.config.policy.order {
-            Order::Fair => {
-                (self.groups[group].service / self.quantum(), self.groups[group].name.priority.rank() << 62 | arrived)
-            }
+            Order::Fair => (
+                self.groups[group].service / self.quantum(),
+                self.groups[group].name.priority.rank() << 62 | arrived,
+            ),
             Order::Arrival | Order::Affinity => (arrived, 0),
         }
     }
@@ -133,10 +134,11 @@ impl Core {
         let tenants = &mut self.tenants;
         let count = tenants.waiting.length(0);
         if count == 0 {
-            (tenants.peak_weights, tenants.peak_tenants) = (0, 0);
+            (tenants.peak_weights, tenants.peak_tenants, tenants.peak_present) = (0, 0, 0);
         }
         tenants.peak_weights = tenants.peak_weights.max(tenants.weights);
         tenants.peak_tenants = tenants.peak_tenants.max(count);
+        tenants.peak_present = tenants.peak_present.max(tenants.present);
     }
 
     /// A group's head waits at the head from now on, behind the tenant's other waiting groups.

@@ -45,7 +45,7 @@ impl Core {
         let mut budget = Budget::new(&self.config);
         self.expire();
         self.turn_clocks();
-        self.forget_absent();
+        self.forget_absent(self.now);
         self.grow_rows();
         self.make_way();
         self.choose_running(&mut budget);
@@ -144,7 +144,8 @@ impl Core {
         let length = request.tokens.len() as u32;
         let RequestState::Running { line, computed, planned, .. } = &mut request.state else { return };
         let missing = length - *computed;
-        let count = missing.min(self.config.prefill_chunk_max).min(if missing == 1 { budget.tokens } else { left });
+        let count =
+            missing.min(self.config.prefill_chunk_max).min(if missing == 1 { budget.tokens } else { left });
         if count == 0 {
             return;
         }

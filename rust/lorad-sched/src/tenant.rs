@@ -116,9 +116,10 @@ pub(crate) struct Tenants {
     pub slack: u64,
     /// Weights of the tenants that wait, added up.
     pub weights: u64,
-    /// The most that `weights` and the count of waiting tenants were since nobody waited.
+    /// The most that `weights`, the count of waiting tenants and that of present ones were since nobody waited.
     pub peak_weights: u64,
     pub peak_tenants: u32,
+    pub peak_present: u32,
 }
 
 impl Tenants {
@@ -143,6 +144,7 @@ impl Tenants {
             weights: 0,
             peak_weights: 0,
             peak_tenants: 0,
+            peak_present: 0,
         }
     }
 
@@ -192,7 +194,15 @@ impl Tenants {
     }
 
     fn heaps_mut(&mut self) -> [&mut Heaps; 7] {
-        [&mut self.waiting, &mut self.ready, &mut self.cold, &mut self.over, &mut self.due, &mut self.urgent, &mut self.leaving]
+        [
+            &mut self.waiting,
+            &mut self.ready,
+            &mut self.cold,
+            &mut self.over,
+            &mut self.due,
+            &mut self.urgent,
+            &mut self.leaving,
+        ]
     }
 
     /// Raises the floor to the least service among those that wait.

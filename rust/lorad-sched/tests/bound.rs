@@ -121,6 +121,34 @@ fn an_adversary_comes_close_to_the_bound() {
     assert!(clock.longest >= 500, "{} ‰", clock.longest);
 }
 
+/// The same with a tenant beside it that doesn't wait and is present all the same: prompts have a quarter of each step's tokens.
+#[test]
+fn a_present_tenant_counts_though_it_does_not_wait() {
+    let mut clock = Clock::new(Config { rows_reserved: 1, tokens_max: 10, ..config(3) });
+    clock.core.set_tenant(1, TenantSpec { weight: 1000, ..TenantSpec::default() }).unwrap();
+    clock
+        .core
+        .add(0, RequestSpec { tenant: 1, prompt: vec![1], max_tokens: 1, ..RequestSpec::default() })
+        .unwrap();
+    while clock.core.has_work() {
+        clock.step();
+    }
+    for tag in 1..=12 {
+        let adapter = clock.core.register(AdapterSpec { tag, pages: 8, ..AdapterSpec::default() }).unwrap();
+        let spec = RequestSpec {
+            id: tag.into(),
+            adapter: Some(adapter),
+            prompt: vec![1; 800],
+            max_tokens: 90,
+            ..RequestSpec::default()
+        };
+        clock.core.add(clock.now, spec).unwrap();
+    }
+    while clock.core.has_work() {
+        clock.step();
+    }
+}
+
 /// Tenant 9 always has something running, so that the long prompts of its other groups have no room beside it by its own limit.
 /// They mustn't fill the list of urgent groups: tenant 2's cold adapter comes all the same.
 #[test]
