@@ -69,8 +69,9 @@ simulate: $(VENV)/.built ## the scheduler on a virtual clock: random worlds for 
 simulate-long: toolchain ## 100 random worlds of 100,000 steps, all faults on, checked after each step (half an hour)
 	cargo run --release --locked -p lorad-sim -- seeds=100 steps=100000 again=20 $(ARGS)
 
-policies: $(VENV)/.built $(VENV)/.dev ## the policies beside each other: docs/policies.json, its pictures, the table
-	@$(BIN)/python benches/policies/run.py $(ARGS)
+policies: $(VENV)/.built $(VENV)/.dev ## the policies beside each other, in two scenarios: docs/policies*.json, pictures, tables (half an hour)
+	@$(BIN)/python benches/policies/run.py --scenario policies $(ARGS)
+	@$(BIN)/python benches/policies/run.py --scenario policies-gpu $(ARGS)
 
 fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is found or FUZZ_SECONDS are over
 	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \

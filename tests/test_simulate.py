@@ -22,10 +22,12 @@ SMALL = "requests=40 adapters=6 ranks=8,16 model=smollm2-135m-2core tenants=2 ar
 prompt=fixed:40 answer=uniform:4:12 pages=300 rows_max=8 tokens_max=64 slots_max=8 adapters_step_max=8"
 # its steps and page-ins can be added up by hand: 1 ms a step, 10 µs a token, 5 µs a sample
 BY_HAND = "step_ns=1000000 token_ns=10000 sample_ns=5000 context_ns=0 adapter_page_ns=0 adapter_token_page_ns=0 \
-page_in_ns=0 page_in_page_ns=100000 requests=1 adapters=1 adapter_pages=4 prompt=fixed:20 answer=fixed:3"
+page_in_ns=0 page_in_page_ns=100000 many_ns=0 head_ns=0 beside_page_ns=0 requests=1 adapters=1 adapter_pages=4 \
+prompt=fixed:20 answer=fixed:3"
 ONE_SLOT = "step_ns=1000000 token_ns=0 sample_ns=0 context_ns=0 adapter_page_ns=0 adapter_token_page_ns=0 page_in_ns=0 \
-page_in_page_ns=1000 pages=60 rows_max=4 tokens_max=64 slots_max=1 adapters_step_max=1 page_ins_max=1 \
-sequence_tokens_max=512 urgent_after_us=1000 preempt_after_tokens=1 waits=1 check_every=1"
+page_in_page_ns=1000 many_ns=0 head_ns=0 beside_page_ns=0 pages=60 rows_max=4 tokens_max=64 slots_max=1 \
+adapters_step_max=1 page_ins_max=1 sequence_tokens_max=512 urgent_after_us=1000 preempt_after_tokens=1 \
+preempt_after_us=0 waits=1 check_every=1"
 
 
 def small(name: str = "small", **values: str) -> simulate.Scenario:

@@ -82,8 +82,8 @@ class EngineConfig:
     )
     reserved_seqs: int = option(
         0,
-        "of --max-num-seqs, fewer than half, for tenants with less than their share, whose prompts then come first; an eighth "
-        "to a quarter is good with several tenants, with one it changes nothing",
+        "of --max-num-seqs, fewer than half, for tenants with less than their share, whose prompts then come first; an "
+        "eighth to a quarter is good with several tenants, with one it changes nothing",
         low=0,
         high=2047,
     )

@@ -155,6 +155,10 @@ impl Core {
                         (kept, index) = (Kept::default(), 0);
                     }
                 }
+                // the page-in brought its tenant to a limit: as above
+                Outcome::Loading if self.groups.urgent.get(index) != Some(&group) => {
+                    (kept, index) = (Kept::default(), 0);
+                }
                 // an adapter is drained for it meanwhile
                 Outcome::Loading | Outcome::Lacks(Lack::PageIn | Lack::Slot | Lack::Place) => {
                     kept.add(self.pages_needed(group));

@@ -83,7 +83,7 @@ impl Core {
                         self.drain_an_adapter(group, drained);
                         break;
                     }
-                    Lack::Line => self.preempt_one(),
+                    Lack::Line => self.preempt_one(group),
                     Lack::Pages => self.preempt_for_pages(group, reach, kept),
                     Lack::Slot | Lack::Place => {
                         self.preempt_an_adapter(group) || {
@@ -120,14 +120,23 @@ impl Core {
         }
     }
 
-    fn preempt_one(&mut self) -> bool {
-        match self.least_work_lost(|entry| self.is_preemptible(entry)) {
-            Some(victim) => {
-                self.preempt(victim, false);
-                true
-            }
-            None => false,
+    /// Preempts a row for a group: of another group if there is one, else of its own, which then comes after the one that
+    /// waits: else it would come back at once.
+    fn preempt_one(&mut self, group: u32) -> bool {
+        let others = |entry| self.is_preemptible(entry) && self.requests[entry].group != group;
+        if let Some(victim) = self.least_work_lost(others) {
+            self.preempt(victim, false);
+            return true;
         }
+        let Some(victim) = self.least_work_lost(|entry| self.is_preemptible(entry)) else { return false };
+        let head = self.groups.queues.front(group);
+        self.preempt(victim, false);
+        if let Some(head) = head {
+            self.groups.queues.remove(head);
+            self.groups.queues.push_front(group, head);
+            self.settle(group);
+        }
+        true
     }
 
     /// Preempts one row, if all that may be preempted have enough together, or all may.
@@ -144,7 +153,7 @@ impl Core {
         let adapter = self.groups[group].name.adapter;
         let needed = self.pages_needed(group) + kept.pages;
         if all || self.available(Use::Sequence, reach, adapter) + pages >= needed {
-            return self.preempt_one();
+            return self.preempt_one(group);
         }
         false
     }

@@ -9,7 +9,7 @@ use crate::run::Host;
 use crate::scenario::{Scenario, Sizes};
 
 /// Microseconds that a step takes at most, roughly: so much load is made for each.
-const STEP_US: u64 = 40_000;
+const STEP_US: u64 = 55_000;
 
 /// The scenario of a seed, about so many steps long, checked after each.
 pub fn scenario(seed: u64, steps: u64) -> Scenario {

@@ -1,12 +1,13 @@
 //! The scenarios that ship with the crate: the files under `scenarios/`, by name.
 
 /// Name and text of each, in the order of their names.
-pub const PRESETS: [(&str, &str); 6] = [
+pub const PRESETS: [(&str, &str); 7] = [
     ("calm", include_str!("../scenarios/calm.txt")),
     ("flood", include_str!("../scenarios/flood.txt")),
     ("large", include_str!("../scenarios/large.txt")),
     ("one", include_str!("../scenarios/one.txt")),
     ("policies", include_str!("../scenarios/policies.txt")),
+    ("policies-gpu", include_str!("../scenarios/policies-gpu.txt")),
     ("zipf", include_str!("../scenarios/zipf.txt")),
 ];
 
