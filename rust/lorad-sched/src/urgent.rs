@@ -141,17 +141,20 @@ impl Core {
 
     /// Preempts one row, if all that may be preempted have enough together, or all may.
     fn preempt_for_pages(&mut self, group: u32, reach: Reach, kept: Kept) -> bool {
-        let (mut pages, mut all) = (0, true);
+        let (mut pages, mut growing, mut all) = (0, 0, true);
         for &entry in &self.running {
             match self.requests[entry].state {
                 RequestState::Running { line, .. } if self.is_preemptible(entry) => {
                     pages += self.lines.length(line);
                 }
-                _ => all = false,
+                _ => {
+                    all = false;
+                    growing += u32::from(self.will_grow(entry)); // room is left for these
+                }
             }
         }
         let adapter = self.groups[group].name.adapter;
-        let needed = self.pages_needed(group) + kept.pages;
+        let needed = self.pages_needed(group) + kept.pages + growing;
         if all || self.available(Use::Sequence, reach, adapter) + pages >= needed {
             return self.preempt_one(group);
         }

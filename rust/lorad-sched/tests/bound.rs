@@ -186,6 +186,33 @@ fn who_waits_for_its_own_limit_keeps_nobody_from_a_turn() {
     assert!(!clock.core.dump().contains("queue tenant 2 "), "{}", clock.core.dump());
 }
 
+/// Tenant 0's row may be preempted, tenant 1's not yet, and that one grows: room for it is left, so that who makes way does it for a
+/// group that then comes.
+#[test]
+fn nobody_makes_way_for_nothing() {
+    for prompt in (880..1000).step_by(8) {
+        let mut clock = Clock::new(Config { preempt_after_tokens: 30, ..config(3) });
+        let ask = |clock: &mut Clock, tenant: u32, prompt, max_tokens| {
+            let (id, prompt) = (tenant.into(), vec![1; prompt]);
+            let spec = RequestSpec { id, tenant, prompt, max_tokens, ..RequestSpec::default() };
+            clock.core.add(clock.now, spec).unwrap();
+        };
+        ask(&mut clock, 0, 160, 200);
+        for step in 0..80 {
+            match step {
+                25 => ask(&mut clock, 1, 16, 400),
+                26 => ask(&mut clock, 2, prompt, 2),
+                _ => {}
+            }
+            clock.step();
+            let waits = clock.core.dump().contains("queue tenant 2 ");
+            if step > 26 && waits {
+                assert_eq!(clock.core.stats().counters.preemptions, 0, "{prompt}: {}", clock.core.dump());
+            }
+        }
+    }
+}
+
 /// Several tenants of different weights, random sizes, whatever comes.
 #[test]
 fn nobody_waits_longer_than_the_bound() {
