@@ -54,6 +54,7 @@ def test_a_wrong_part_is_named_with_its_limit_and_value(
     ("text", "code", "said"),
     [
         ("{", "costs_file", "isn't JSON"),
+        ("[" * 60_000, "costs_file", "isn't JSON"),
         ("[1, 2]", "costs_file", "wants an object of parts and numbers, got [1, 2]"),
         ("{}", "costs_missing", "all parts are needed, step_ns, few_tokens, many_ns"),
         (" " * (1 << 17), "costs_file", "at most 65536 bytes, got more"),

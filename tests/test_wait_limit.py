@@ -92,7 +92,7 @@ def body(model: str, tokens: int, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_wait_that_could_be_too_long_is_a_429(base: Path, adapter: Path, stream: bool) -> None:
     """A long answer has the only row, another of the base waits. An adapter's request would wait a turn more."""
-    urgent = 1.0
+    urgent = EngineConfig().urgent_after_seconds
     turn = (least(base) - urgent) / 2  # alone: its own turn and one by rounding
     limit = round(urgent + 2.5 * turn, 3)
     async with serving(base, adapter, wait_seconds_max=limit) as session:

@@ -20,13 +20,14 @@ def read_costs(path: str) -> dict[str, int]:
     try:
         with Path(path).expanduser().open("rb") as file:
             data = file.read(BYTES_MAX + 1)
-    except OSError as error:
-        raise _refused("costs_file", f"{path!r} can't be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a ValueError: of a name with a NUL
+        said = getattr(error, "strerror", None) or error
+        raise _refused("costs_file", f"{path!r} can't be read: {said}") from None
     if len(data) > BYTES_MAX:
         raise _refused("costs_file", f"{path!r}: at most {BYTES_MAX} bytes, got more")
     try:
         found = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _refused("costs_file", f"{path!r} isn't JSON: {error}") from None
     if not isinstance(found, dict):
         raise _refused("costs_file", f"{path!r}: wants an object of parts and numbers, got {_shown(found)}")

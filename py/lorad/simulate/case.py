@@ -71,9 +71,13 @@ def cases(
 
 def random_cases(seeds: int, steps: int, *, first: int = 0) -> list[Case]:
     """Worlds with tiny pools and all faults at once, about so many steps long, checked after each."""
-    for name, value, most in (("random", seeds, CASES_MAX), ("steps", steps, 1 << 24)):
-        if not 1 <= value <= most:
-            raise InvalidRequest(f"{name}: 1 to {most}, got {value}", code="option_range", param=name)
+    for name, value, least, most in (
+        ("random", seeds, 1, CASES_MAX),
+        ("steps", steps, 1, 1 << 24),
+        ("first", first, 0, (1 << 64) - 1 - seeds),
+    ):
+        if not least <= value <= most:
+            raise InvalidRequest(f"{name}: {least} to {most}, got {value}", code="option_range", param=name)
     return [Case(f"chaos-{seed}", _core.random_scenario(seed, steps), seed) for seed in range(first, first + seeds)]
 
 

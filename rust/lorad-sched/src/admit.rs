@@ -165,7 +165,8 @@ impl Core {
                     index += 1;
                 }
                 // its own tenant's limits or group keep it waiting: nobody else makes way for that
-                Outcome::Lacks(Lack::Tenant | Lack::Prompt) => index += 1,
+                Outcome::Lacks(Lack::Tenant) => self.hold_up(group),
+                Outcome::Lacks(Lack::Prompt) => index += 1,
                 Outcome::Lacks(Lack::Line) if self.lines.free() > kept.lines => {
                     kept.pages += self.pages_needed(group);
                     kept.closed = true;
@@ -280,9 +281,7 @@ impl Core {
         let Some(head) = self.groups.queues.front(group) else { return Err(Lack::Place) };
         let name = self.groups[group].name;
         let pages = self.config.pages_for(self.requests[head].length());
-        let tenant = &self.tenants[name.tenant];
-        let room = tenant.spec.pages_max.saturating_sub(tenant.pages);
-        if tenant.running >= tenant.spec.running_max || (tenant.running > 0 && pages > room) {
+        if self.lacks_room(group, head) {
             return Err(Lack::Tenant);
         }
         if self.requests[head].after.and_then(|first| self.requests.find(first)).is_some_and(|first| {
@@ -325,6 +324,14 @@ impl Core {
         let fits = |found: &Found| available >= pages - found.matched.pages + found.idle + kept;
         let fitting = [found, self.without_source(found)].into_iter().find(fits);
         fitting.ok_or(Lack::Pages)
+    }
+
+    /// Has its tenant as much as it may beside this head?
+    pub(crate) fn lacks_room(&self, group: u32, head: u32) -> bool {
+        let tenant = &self.tenants[self.groups[group].name.tenant];
+        let pages = self.config.pages_for(self.requests[head].length());
+        let room = tenant.spec.pages_max.saturating_sub(tenant.pages);
+        tenant.running >= tenant.spec.running_max || (tenant.running > 0 && pages > room)
     }
 
     /// What a page-in lacks. Counts the pages of the request that waits for it too: an adapter without room for its

@@ -18,7 +18,7 @@
 //!   loads     page_ins_max page-ins of the largest adapter, one after the other
 //! ```
 //!
-//! Where lines are reserved and several tenants wait, the prompts of those that aren't light have a quarter of these tokens
+//! Where lines are reserved and several tenants are present, the prompts of those that aren't light have a quarter of these tokens
 //! (`share.rs`), and light ones' requests come in during a turn, at most `rows_reserved`: prompts are divided by that quarter, and
 //! the steps count twice, for the rows that run when the turn begins and for those let in.
 //!
@@ -31,15 +31,16 @@
 //! ```
 //!
 //! with the tenant's waiting groups when the group began to wait, itself included, and the largest Σ weights and number of
-//! waiting tenants since. The times are the cost model's: with a worker that is slower, the bound is that much longer.
+//! waiting tenants since nobody waited. The times are the cost model's: with a worker that is slower, the bound is that much longer.
 
 use crate::config::Config;
 use crate::core::Core;
 
 impl Config {
-    /// Steps after which every row that runs now may be preempted, if nobody else is admitted; `tenants` wait.
-    fn turn_steps(&self, tenants: u64) -> u64 {
-        let shared = self.rows_reserved > 0 && tenants > 1;
+    /// Steps after which every row that runs now may be preempted, if nobody else is admitted; so many tenants are
+    /// present.
+    fn turn_steps(&self, present: u32) -> u64 {
+        let shared = self.rows_reserved > 0 && present > 1;
         let known = u64::from(self.pages_usable()) * u64::from(self.page_tokens);
         let known = known.min(u64::from(self.rows_max) * u64::from(self.sequence_tokens_max));
         let tokens = if shared { self.others_tokens() } else { self.tokens_max - self.rows_max + 1 };
@@ -73,8 +74,8 @@ impl Config {
         .fold(0, u64::saturating_add)
     }
 
-    /// The longest turn of an urgent group while so many tenants wait, µs.
-    pub fn turn_us(&self, adapter_pages_max: u32, tenants: u64) -> u64 {
+    /// The longest turn of an urgent group while so many tenants are present, µs.
+    pub fn turn_us(&self, adapter_pages_max: u32, present: u32) -> u64 {
         let loads = self.costs.page_in_ns(adapter_pages_max).saturating_mul(if adapter_pages_max > 0 {
             self.page_ins_max.into()
         } else {
@@ -82,7 +83,7 @@ impl Config {
         });
         let step = self.step_ns_max(adapter_pages_max);
         let patience = self.preempt_after_us.saturating_mul(1000);
-        let rows = self.turn_steps(tenants).saturating_mul(step).max(patience);
+        let rows = self.turn_steps(present).saturating_mul(step).max(patience);
         rows.saturating_add(step.saturating_mul(2)).saturating_add(loads).div_ceil(1000)
     }
 
@@ -94,10 +95,11 @@ impl Config {
         weight: u64,
         weights: u64,
         tenants: u64,
+        present: u32,
     ) -> u64 {
         let turns =
             groups.saturating_mul(weights.max(weight).div_ceil(weight.max(1))).saturating_add(tenants);
-        self.urgent_after_us.saturating_add(self.turn_us(adapter_pages_max, tenants).saturating_mul(turns))
+        self.urgent_after_us.saturating_add(self.turn_us(adapter_pages_max, present).saturating_mul(turns))
     }
 }
 
@@ -111,6 +113,7 @@ impl Core {
             state.spec.weight.into(),
             tenants.peak_weights,
             tenants.peak_tenants.into(),
+            tenants.peak_present,
         )
     }
 

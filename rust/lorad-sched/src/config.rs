@@ -229,7 +229,7 @@ impl Config {
             }
         }
         self.check_split()?;
-        let least = self.bound_us(0, 1, 1, 1, 1);
+        let least = self.bound_us(0, 1, 1, 1, 1, 1);
         if self.wait_us_max > 0 && self.wait_us_max < least {
             return Err(ConfigError::TooSmall {
                 field: "wait_us_max",

@@ -239,6 +239,7 @@ impl Core {
             self.tenants.weights = self.tenants.weights - before + after;
             self.tenants.peak_weights = self.tenants.peak_weights.max(self.tenants.weights);
         }
+        self.go_on(entry);
         self.recap(entry, capped);
         Ok(())
     }
@@ -363,6 +364,7 @@ impl Core {
 
     /// Takes a request into its group's queue.
     pub fn add(&mut self, now: u64, spec: RequestSpec) -> Result<(), Refusal> {
+        self.forget_absent(self.now.max(now)); // while nothing runs no step does, and bounds depend on it
         let checked =
             self.admissible(now, &spec).and_then(|adapter| Ok((self.know_tenant(spec.tenant)?, adapter)));
         let (tenant, adapter) = checked.inspect_err(|_| self.counters.refused += 1)?;
@@ -500,6 +502,7 @@ impl Core {
         let new_tenant = own_groups == 0;
         let weights = self.tenants.weights + if new_tenant { own_weight } else { 0 };
         let tenants = u64::from(self.tenants.waiting.length(0)) + u64::from(new_tenant);
+        let present = self.present_with(name.map(|name| name.tenant)).max(self.tenants.peak_present);
         let bound = |groups: u32, weight: u64| {
             let pages = self.adapters.pages_max;
             self.config.bound_us(
@@ -508,6 +511,7 @@ impl Core {
                 weight,
                 weights.max(self.tenants.peak_weights),
                 tenants.max(self.tenants.peak_tenants.into()),
+                present,
             )
         };
         let own = bound(own_groups + 1, own_weight);

@@ -248,6 +248,7 @@ impl Core {
             }
             self.relist(adapter);
         }
+        self.go_on(tenant);
         self.recap(tenant, capped);
     }
 
@@ -264,6 +265,7 @@ impl Core {
         let (owner, pages) = (self.adapters[adapter].owner, self.adapters[adapter].image.len() as u32);
         let capped = self.is_capped(owner);
         self.tenants[owner].pages -= pages;
+        self.go_on(owner);
         self.recap(owner, capped);
     }
 

@@ -134,10 +134,11 @@ impl Core {
         let tenants = &mut self.tenants;
         let count = tenants.waiting.length(0);
         if count == 0 {
-            (tenants.peak_weights, tenants.peak_tenants) = (0, 0);
+            (tenants.peak_weights, tenants.peak_tenants, tenants.peak_present) = (0, 0, 0);
         }
         tenants.peak_weights = tenants.peak_weights.max(tenants.weights);
         tenants.peak_tenants = tenants.peak_tenants.max(count);
+        tenants.peak_present = tenants.peak_present.max(tenants.present);
     }
 
     /// A group's head waits at the head from now on, behind the tenant's other waiting groups.
@@ -150,6 +151,21 @@ impl Core {
         self.groups[group].since = self.tenants[tenant].clock(self.now);
         self.groups[group].ahead = self.tenants[tenant].groups_waiting;
         self.place_due(tenant);
+    }
+
+    /// A group's head has no room beside what its tenant has: nobody makes way for that, and no turn is kept for it.
+    pub(crate) fn hold_up(&mut self, group: u32) {
+        let tenant = self.groups[group].name.tenant;
+        self.end_urgency(group);
+        self.tenants[tenant].held_up = true;
+        self.run_clock(tenant);
+    }
+
+    /// Something of a tenant went back, or its limits are others: perhaps there is room now.
+    pub(crate) fn go_on(&mut self, tenant: u32) {
+        if std::mem::replace(&mut self.tenants[tenant].held_up, false) {
+            self.run_clock(tenant);
+        }
     }
 
     fn end_urgency(&mut self, group: u32) {
@@ -172,7 +188,7 @@ impl Core {
     fn run_clock(&mut self, tenant: u32) {
         let state = &self.tenants[tenant];
         let over = state.service > self.tenants.floor.saturating_add(self.tenants.slack);
-        let runs = state.groups_waiting > 0 && !over && !self.is_capped(tenant);
+        let runs = state.groups_waiting > 0 && !over && !state.held_up && !self.is_capped(tenant);
         if over && state.groups_waiting > 0 {
             self.tenants.over.put(0, tenant, (state.service, 0));
         } else {
@@ -208,14 +224,7 @@ impl Core {
 
     /// Brings floor, clocks and the urgent tenants up to now. What it visits are only tenants whose state changes.
     pub(crate) fn turn_clocks(&mut self) {
-        self.tenants.raise_floor();
-        while let Some(tenant) = self.tenants.over.front(0) {
-            if self.tenants[tenant].service > self.tenants.floor.saturating_add(self.tenants.slack) {
-                break;
-            }
-            self.tenants.over.remove(tenant);
-            self.run_clock(tenant);
-        }
+        self.start_clocks();
         if self.config.policy.order != Order::Fair {
             return;
         }
@@ -224,6 +233,18 @@ impl Core {
         {
             self.tenants.due.remove(tenant);
             self.make_urgent(tenant);
+        }
+    }
+
+    /// Starts the clocks of tenants that are inside their share again.
+    fn start_clocks(&mut self) {
+        self.tenants.raise_floor();
+        while let Some(tenant) = self.tenants.over.front(0) {
+            if self.tenants[tenant].service > self.tenants.floor.saturating_add(self.tenants.slack) {
+                break;
+            }
+            self.tenants.over.remove(tenant);
+            self.run_clock(tenant);
         }
     }
 
@@ -260,5 +281,7 @@ impl Core {
             state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
             self.place_tenant(tenant);
         }
+        // who was charged before the least served one was only seemed to be above its share
+        self.start_clocks();
     }
 }

@@ -67,10 +67,19 @@ impl Core {
         }
     }
 
+    /// Present tenants after a request of this one; `None`: of one that isn't known yet.
+    pub(crate) fn present_with(&self, tenant: Option<u32>) -> u32 {
+        let is_present = |tenant: u32| {
+            let state = &self.tenants[tenant];
+            state.waiting + state.running > 0 || self.tenants.leaving.heap_of(tenant).is_some()
+        };
+        self.tenants.present + u32::from(!tenant.is_some_and(is_present))
+    }
+
     /// Forgets tenants that have been without requests for long enough.
-    pub(crate) fn forget_absent(&mut self) {
+    pub(crate) fn forget_absent(&mut self, now: u64) {
         while let Some(tenant) =
-            self.tenants.leaving.front(0).filter(|&tenant| self.tenants.leaving.key(tenant).0 <= self.now)
+            self.tenants.leaving.front(0).filter(|&tenant| self.tenants.leaving.key(tenant).0 <= now)
         {
             self.tenants.leaving.remove(tenant);
             self.tenants.present -= 1;

@@ -45,7 +45,7 @@ impl Core {
         let mut budget = Budget::new(&self.config);
         self.expire();
         self.turn_clocks();
-        self.forget_absent();
+        self.forget_absent(self.now);
         self.grow_rows();
         self.make_way();
         self.choose_running(&mut budget);

@@ -71,6 +71,9 @@ pub(crate) struct Tenant {
     pub started: Option<u64>,
     /// Urgent groups that had their turn, over the weight.
     pub turns: u64,
+    /// A head that has waited longest has no room beside what the tenant has, by its own limit: the clock stands until some of
+    /// that goes back.
+    pub held_up: bool,
 }
 
 impl Tenant {
@@ -113,9 +116,10 @@ pub(crate) struct Tenants {
     pub slack: u64,
     /// Weights of the tenants that wait, added up.
     pub weights: u64,
-    /// The most that `weights` and the count of waiting tenants were since nobody waited.
+    /// The most that `weights`, the count of waiting tenants and that of present ones were since nobody waited.
     pub peak_weights: u64,
     pub peak_tenants: u32,
+    pub peak_present: u32,
 }
 
 impl Tenants {
@@ -140,6 +144,7 @@ impl Tenants {
             weights: 0,
             peak_weights: 0,
             peak_tenants: 0,
+            peak_present: 0,
         }
     }
 
@@ -177,6 +182,7 @@ impl Tenants {
             clock: 0,
             started: None,
             turns: 0,
+            held_up: false,
         });
         self.index.insert(id, entry);
         let count = self.entries.len();

@@ -27,6 +27,11 @@ impl Core {
                 self.place_due(tenant);
                 continue;
             };
+            // a place in the list is for who can use it: a tenant at its own limit would keep it from the others
+            if self.groups.queues.front(group).is_some_and(|head| self.lacks_room(group, head)) {
+                self.hold_up(group);
+                continue;
+            }
             self.tenants.turn_floor = self.tenants.turn_floor.max(self.tenants[tenant].turns);
             self.tenants[tenant].turns += TURN / u64::from(self.tenants[tenant].spec.weight.max(1));
             self.tenants.urgent.put(0, tenant, (self.tenants[tenant].turns, 0));
@@ -64,7 +69,7 @@ impl Core {
     pub(crate) fn make_way(&mut self) {
         let drained = self.drained.take();
         let (mut index, mut kept) = (0, Kept::default());
-        loop {
+        'groups: loop {
             if index == self.groups.urgent.len() && !self.elect() {
                 return;
             }
@@ -86,7 +91,11 @@ impl Core {
                             break;
                         }
                     }
-                    Lack::PageIn | Lack::Tenant | Lack::Prompt => break,
+                    Lack::Tenant => {
+                        self.hold_up(group);
+                        continue 'groups;
+                    }
+                    Lack::PageIn | Lack::Prompt => break,
                 };
                 if !made {
                     return; // not yet: the rows' turns end in a bounded time
@@ -132,17 +141,20 @@ impl Core {
 
     /// Preempts one row, if all that may be preempted have enough together, or all may.
     fn preempt_for_pages(&mut self, group: u32, reach: Reach, kept: Kept) -> bool {
-        let (mut pages, mut all) = (0, true);
+        let (mut pages, mut growing, mut all) = (0, 0, true);
         for &entry in &self.running {
             match self.requests[entry].state {
                 RequestState::Running { line, .. } if self.is_preemptible(entry) => {
                     pages += self.lines.length(line);
                 }
-                _ => all = false,
+                _ => {
+                    all = false;
+                    growing += u32::from(self.will_grow(entry)); // room is left for these
+                }
             }
         }
         let adapter = self.groups[group].name.adapter;
-        let needed = self.pages_needed(group) + kept.pages;
+        let needed = self.pages_needed(group) + kept.pages + growing;
         if all || self.available(Use::Sequence, reach, adapter) + pages >= needed {
             return self.preempt_one(group);
         }

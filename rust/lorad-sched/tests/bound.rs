@@ -6,7 +6,7 @@
 mod common;
 
 use common::Random;
-use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Costs, RequestSpec};
+use lorad_sched::{AdapterId, AdapterSpec, Config, Core, Costs, Priority, RequestSpec, TenantSpec};
 
 /// A step takes `step_ns` whatever it computes, so that each step is as long as the longest; page-ins go one by one.
 struct Clock {
@@ -121,6 +121,98 @@ fn an_adversary_comes_close_to_the_bound() {
     assert!(clock.longest >= 500, "{} ‰", clock.longest);
 }
 
+/// The same with a tenant beside it that doesn't wait and is present all the same: prompts have a quarter of each step's tokens.
+#[test]
+fn a_present_tenant_counts_though_it_does_not_wait() {
+    let mut clock = Clock::new(Config { rows_reserved: 1, tokens_max: 10, ..config(3) });
+    clock.core.set_tenant(1, TenantSpec { weight: 1000, ..TenantSpec::default() }).unwrap();
+    clock
+        .core
+        .add(0, RequestSpec { tenant: 1, prompt: vec![1], max_tokens: 1, ..RequestSpec::default() })
+        .unwrap();
+    while clock.core.has_work() {
+        clock.step();
+    }
+    for tag in 1..=12 {
+        let adapter = clock.core.register(AdapterSpec { tag, pages: 8, ..AdapterSpec::default() }).unwrap();
+        let spec = RequestSpec {
+            id: tag.into(),
+            adapter: Some(adapter),
+            prompt: vec![1; 800],
+            max_tokens: 90,
+            ..RequestSpec::default()
+        };
+        clock.core.add(clock.now, spec).unwrap();
+    }
+    while clock.core.has_work() {
+        clock.step();
+    }
+}
+
+/// Tenant 9 always has something running, so that the long prompts of its other groups have no room beside it by its own limit.
+/// They mustn't fill the list of urgent groups: tenant 2's cold adapter comes all the same.
+#[test]
+fn who_waits_for_its_own_limit_keeps_nobody_from_a_turn() {
+    let mut clock = Clock::new(Config { pages: 96, ..config(6) });
+    clock.core.set_tenant(9, TenantSpec { pages_max: 20, ..TenantSpec::default() }).unwrap();
+    let [first, second, cold] = [1, 2, 3]
+        .map(|tag| clock.core.register(AdapterSpec { tag, pages: 8, ..AdapterSpec::default() }).unwrap());
+    let mut id = 0;
+    let mut ask = |clock: &mut Clock, tenant, adapter, prompt, max_tokens, priority| {
+        id += 1;
+        let prompt = vec![1; prompt];
+        let spec =
+            RequestSpec { id, tenant, adapter, prompt, max_tokens, priority, ..RequestSpec::default() };
+        clock.core.add(clock.now, spec).unwrap();
+    };
+    ask(&mut clock, 9, None, 4, 100, Priority::Normal);
+    clock.step();
+    ask(&mut clock, 9, None, 316, 4, Priority::High);
+    ask(&mut clock, 9, None, 316, 4, Priority::Low);
+    for step in 0..700 {
+        if step % 6 == 0 {
+            // hot adapters that somebody always asks for, so that the cold one has to wait for its turn
+            ask(&mut clock, 0, Some(first), 4, 20, Priority::Normal);
+            ask(&mut clock, 0, Some(second), 4, 20, Priority::Normal);
+        }
+        if step % 80 == 79 {
+            ask(&mut clock, 9, None, 4, 100, Priority::Normal);
+        }
+        if step == 40 {
+            ask(&mut clock, 2, Some(cold), 4, 4, Priority::Normal);
+        }
+        clock.step();
+    }
+    assert!(!clock.core.dump().contains("queue tenant 2 "), "{}", clock.core.dump());
+}
+
+/// Tenant 0's row may be preempted, tenant 1's not yet, and that one grows: room for it is left, so that who makes way does it for a
+/// group that then comes.
+#[test]
+fn nobody_makes_way_for_nothing() {
+    for prompt in (880..1000).step_by(8) {
+        let mut clock = Clock::new(Config { preempt_after_tokens: 30, ..config(3) });
+        let ask = |clock: &mut Clock, tenant: u32, prompt, max_tokens| {
+            let (id, prompt) = (tenant.into(), vec![1; prompt]);
+            let spec = RequestSpec { id, tenant, prompt, max_tokens, ..RequestSpec::default() };
+            clock.core.add(clock.now, spec).unwrap();
+        };
+        ask(&mut clock, 0, 160, 200);
+        for step in 0..80 {
+            match step {
+                25 => ask(&mut clock, 1, 16, 400),
+                26 => ask(&mut clock, 2, prompt, 2),
+                _ => {}
+            }
+            clock.step();
+            let waits = clock.core.dump().contains("queue tenant 2 ");
+            if step > 26 && waits {
+                assert_eq!(clock.core.stats().counters.preemptions, 0, "{prompt}: {}", clock.core.dump());
+            }
+        }
+    }
+}
+
 /// Several tenants of different weights, random sizes, whatever comes.
 #[test]
 fn nobody_waits_longer_than_the_bound() {
@@ -129,7 +221,7 @@ fn nobody_waits_longer_than_the_bound() {
         let mut random = Random::new(seed);
         let mut clock = Clock::new(Config { prefix_cache: seed % 2 == 0, ..config(1 + random.below(6)) });
         for tenant in 0..3 {
-            let spec = lorad_sched::TenantSpec { weight: 50 + random.below(200), ..Default::default() };
+            let spec = TenantSpec { weight: 50 + random.below(200), ..Default::default() };
             clock.core.set_tenant(tenant, spec).unwrap();
         }
         let adapters: Vec<AdapterId> = (1..=10)
