@@ -109,9 +109,9 @@ impl Core {
         }
     }
 
-    /// Orders tenants with prompts: light ones first, then by service.
+    /// Orders tenants with prompts: light ones first where a step is shared, then by service.
     pub(crate) fn turn_of(&self, tenant: u32) -> (bool, u64) {
-        (!self.is_light(tenant), self.tenants[tenant].service)
+        (self.is_shared() && !self.is_light(tenant), self.tenants[tenant].service)
     }
 
     fn admit_pass(&mut self, budget: &mut Budget) {

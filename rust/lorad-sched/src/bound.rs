@@ -22,6 +22,9 @@
 //! (`share.rs`), and light ones' requests come in during a turn, at most `rows_reserved`: prompts are divided by that quarter, and
 //! the steps count twice, for the rows that run when the turn begins and for those let in.
 //!
+//! Where a slot or a place may be lacking (`slots_max` ≤ `rows_max` + `page_ins_max` + 1, `adapters_step_max` < `rows_max`, or pins), the
+//! steps count once more: others are admitted while one adapter is drained, and what they grow by may be lacking afterwards.
+//!
 //! After that all that others hold can be taken, and the head fits the otherwise empty pool (`add` saw to it). A group
 //! waits for its own turn and for those before it: the groups of its tenant that have waited longer, and between two turns of its
 //! tenant the turns of the others, as many as their weights say, and one each by rounding:
@@ -48,7 +51,10 @@ impl Config {
         if self.prefill_chunk_max < self.tokens_max {
             prompts += u64::from(self.sequence_tokens_max).div_ceil(self.prefill_chunk_max.into());
         }
-        (prompts + u64::from(self.preempt_after_tokens)) * if shared { 2 } else { 1 }
+        let drains = self.slots_max <= self.rows_max.saturating_add(self.page_ins_max).saturating_add(1)
+            || self.adapters_step_max < self.rows_max
+            || self.pinned_pages_max > 0;
+        (prompts + u64::from(self.preempt_after_tokens)) * (1 + u64::from(shared) + u64::from(drains))
     }
 
     /// The longest step of the cost model, ns.

@@ -100,9 +100,12 @@ impl Core {
         self.is_below_share(tenant) && self.tenants[tenant].service <= most
     }
 
-    /// Do several tenants have to share a step?
-    fn is_shared(&self) -> bool {
-        self.config.rows_reserved > 0 && self.tenants.present > 1 && self.config.policy.order == Order::Fair
+    /// Do several tenants have to share a step? Not where decoding leaves a single token for prompts.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.config.rows_reserved > 0
+            && self.config.tokens_max > self.config.rows_max
+            && self.tenants.present > 1
+            && self.config.policy.order == Order::Fair
     }
 
     /// New tokens that a tenant may have of what is left.

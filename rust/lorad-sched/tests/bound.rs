@@ -70,7 +70,7 @@ fn config(rows_max: u32) -> Config {
         rows_max,
         tokens_max: 64,
         prefill_chunk_max: 64,
-        slots_max: 2,
+        slots_max: 8,
         page_ins_max: 1,
         sequence_tokens_max: 2048,
         urgent_after_us: 10_000,
