@@ -329,13 +329,18 @@ def test_an_interrupt_is_heard(jobs: int) -> None:
         # a real signal: one that is only noted doesn't wake a thread that waits
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+    # a job in the background begins with the signal ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        if jobs:
-            made = simulate.cases([endless], seeds=3)
-            simulate.run(made, jobs=jobs, on_progress=lambda *_: begun.set())
-        else:
-            _core.simulate(endless.text, on_progress=lambda *_: begun.set())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            if jobs:
+                made = simulate.cases([endless], seeds=3)
+                simulate.run(made, jobs=jobs, on_progress=lambda *_: begun.set())
+            else:
+                _core.simulate(endless.text, on_progress=lambda *_: begun.set())
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_nothing_in_here_needs_torch_or_matplotlib() -> None:
