@@ -272,7 +272,7 @@ impl Core {
                 pages[adapter.owner as usize] += adapter.image.len() as u32;
             }
         }
-        let mut weights = 0;
+        let (mut weights, mut present, mut present_weights) = (0, 0, 0);
         for (entry, tenant) in self.tenants.entries().iter().enumerate() {
             let (name, waits) = (format!("tenant {}", tenant.id), tenant.groups_waiting > 0);
             equal(&format!("{name}: running"), tenant.running, running[entry])?;
@@ -291,8 +291,12 @@ impl Core {
             if tenant.started.is_some() && (!waits || self.is_capped(entry)) {
                 return Err(format!("{name}: its clock runs and it doesn't wait"));
             }
+            present += u32::from(self.is_present(entry));
+            present_weights += if self.is_present(entry) { u64::from(tenant.spec.weight) } else { 0 };
             weights += if waits { u64::from(tenant.spec.weight) } else { 0 };
         }
+        equal("present tenants", self.tenants.present, present)?;
+        equal("weights of present tenants", self.tenants.present_weights, present_weights)?;
         equal("weights that wait", self.tenants.weights, weights)
     }
 

@@ -228,11 +228,12 @@ impl Core {
     pub fn set_tenant(&mut self, tenant: TenantId, spec: TenantSpec) -> Result<(), Refusal> {
         let entry = self.known_tenant(tenant, &spec).inspect_err(|_| self.counters.refused += 1)?;
         let capped = self.is_capped(entry);
+        let present = self.is_present(entry);
         let state = &mut self.tenants[entry];
         let waits = state.groups_waiting > 0;
         let (before, after) = (u64::from(state.spec.weight), u64::from(spec.weight));
         state.spec = spec;
-        if state.waiting + state.running > 0 || self.tenants.leaving.heap_of(entry).is_some() {
+        if present {
             self.tenants.present_weights = self.tenants.present_weights - before + after;
         }
         if waits {

@@ -281,7 +281,7 @@ impl Core {
             state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
             self.place_tenant(tenant);
         }
-        // who was charged before the least served one was only seemed to be above its share
+        // who was charged before the least served one only seemed to be above its share
         self.start_clocks();
     }
 }

@@ -46,17 +46,11 @@ impl Config {
 impl Core {
     /// A request of a tenant is about to come.
     pub(crate) fn arrive(&mut self, tenant: u32) {
-        let state = &self.tenants[tenant];
-        if state.waiting + state.running > 0 {
-            return;
-        }
-        let weight = u64::from(state.spec.weight);
-        if self.tenants.leaving.heap_of(tenant).is_some() {
-            self.tenants.leaving.remove(tenant);
-        } else {
+        if !self.is_present(tenant) {
             self.tenants.present += 1;
-            self.tenants.present_weights += weight;
+            self.tenants.present_weights += u64::from(self.tenants[tenant].spec.weight);
         }
+        self.tenants.leaving.remove(tenant);
     }
 
     /// A request of a tenant has ended.
@@ -69,11 +63,13 @@ impl Core {
 
     /// Present tenants after a request of this one; `None`: of one that isn't known yet.
     pub(crate) fn present_with(&self, tenant: Option<u32>) -> u32 {
-        let is_present = |tenant: u32| {
-            let state = &self.tenants[tenant];
-            state.waiting + state.running > 0 || self.tenants.leaving.heap_of(tenant).is_some()
-        };
-        self.tenants.present + u32::from(!tenant.is_some_and(is_present))
+        self.tenants.present + u32::from(!tenant.is_some_and(|tenant| self.is_present(tenant)))
+    }
+
+    /// Has a tenant requests, or had it some a while ago?
+    pub(crate) fn is_present(&self, tenant: u32) -> bool {
+        let state = &self.tenants[tenant];
+        state.waiting + state.running > 0 || self.tenants.leaving.heap_of(tenant).is_some()
     }
 
     /// Forgets tenants that have been without requests for long enough.

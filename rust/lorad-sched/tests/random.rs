@@ -32,7 +32,7 @@ fn config(seed: u64) -> Config {
         prefix_cache: random.chance(75),
         urgent_after_us: u64::from(random.below(6000)),
         preempt_after_tokens: 1 + random.below(3),
-        preempt_after_us: random.below(4000).into(),
+        preempt_after_us: random.below(1000).into(),
         quantum_us: random.below(6000).into(),
         // a step of the host takes 1000 µs at most, and its page-ins are done by the next one
         costs: Costs {
@@ -142,7 +142,7 @@ fn a_hundred_thousand_random_operations_hold() {
     println!("page-ins failed {failed} added {added} finished {finished:?} refused {refused:?}");
     assert!(evictions >= 500 && preemptions >= 500 && refusals >= 500 && urgent >= 500, "{totals:?}");
     println!("prefix tokens {reused}, pages {dropped} evicted");
-    assert!(failed >= 50 && reused >= 500 && dropped >= 500, "{totals:?}");
+    assert!(failed >= 50 && reused >= 1000 && dropped >= 500, "{totals:?}");
     for reason in ["stop", "length", "aborted", "failed_page_in", "failed_row", "failed_plan"] {
         assert!(finished.get(reason).is_some_and(|&count| count >= 20), "{reason}: {finished:?}");
     }

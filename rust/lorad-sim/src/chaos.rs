@@ -9,7 +9,7 @@ use crate::run::Host;
 use crate::scenario::{Scenario, Sizes};
 
 /// Microseconds that a step takes at most, roughly: so much load is made for each.
-const STEP_US: u64 = 55_000;
+const STEP_US: u64 = 160_000;
 
 /// The scenario of a seed, about so many steps long, checked after each.
 pub fn scenario(seed: u64, steps: u64) -> Scenario {
@@ -32,14 +32,25 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
         stop_tokens_max: 2,
         urgent_after_us: between(0, 400_000),
         preempt_after_tokens: between(1, 4) as u32,
-        preempt_after_us: between(0, 200_000),
+        preempt_after_us: between(0, 50_000),
         quantum_us: between(0, 400_000),
         rows_reserved: between(0, u64::from(rows_max - 1) / 2) as u32,
         prefix_cache: seed % 4 > 0,
         costs: Costs {
             // from far less than a step to several of them
             page_in_ns: between(100_000, 60_000_000),
-            ..Costs::default()
+            // given, so that the worlds stay the same when the built-in costs are fitted again
+            step_ns: 12_000_000,
+            token_ns: 1_500_000,
+            sample_ns: 500_000,
+            context_ns: 200,
+            adapter_page_ns: 4_000,
+            adapter_token_page_ns: 1_000,
+            page_in_page_ns: 50_000,
+            few_tokens: 3,
+            many_ns: 1_000_000,
+            head_ns: 500_000,
+            beside_page_ns: 20_000,
         },
         ..Config::default()
     };
