@@ -352,11 +352,13 @@ impl PrefixCache {
 
     /// Puts a node into the heap or out of it: the one place that decides it.
     fn settle(&mut self, page: PageId) {
-        if self.nodes[page].evictable() {
+        let evictable = self.nodes[page].evictable();
+        if evictable {
             self.heap.put(page, self.key(page));
-        } else {
+        } else if self.nodes[page].listed {
             self.heap.remove(page);
         }
+        self.nodes[page].listed = evictable;
     }
 
     fn key(&self, page: PageId) -> Key {

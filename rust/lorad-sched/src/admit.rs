@@ -373,7 +373,7 @@ impl Core {
                 Residency::Cold | Residency::Failed { .. } => {
                     self.load(adapter, reach);
                     self.charge(group, self.config.costs.page_in_ns(self.adapters[adapter].spec.pages));
-                    self.settle_charges();
+                    self.charge_chosen();
                     return Outcome::Loading;
                 }
                 Residency::Hot { .. } | Residency::Vacant | Residency::Remote { .. } => {}
@@ -397,7 +397,7 @@ impl Core {
         self.run_request(entry, group, line, own, found);
         self.headroom += u32::from(self.will_grow(entry));
         self.choose(entry, budget);
-        self.settle_charges();
+        self.charge_chosen();
         Outcome::Admitted
     }
 

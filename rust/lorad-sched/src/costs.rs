@@ -146,11 +146,9 @@ impl Costs {
     pub fn row_ns(&self, start: u32, count: u32, sample: bool, adapter_pages: u32) -> u64 {
         let (start, count) = (u64::from(start), u64::from(count));
         let context = count * start + count * (count + 1) / 2;
-        let mut ns = self.token_ns.saturating_mul(count);
-        ns = ns.saturating_add(self.context_ns.saturating_mul(context));
-        ns = ns.saturating_add(
-            self.adapter_token_page_ns.saturating_mul(count).saturating_mul(u64::from(adapter_pages)),
-        );
+        let token_ns = self.adapter_token_page_ns.saturating_mul(u64::from(adapter_pages));
+        let ns = self.token_ns.saturating_add(token_ns).saturating_mul(count);
+        let ns = ns.saturating_add(self.context_ns.saturating_mul(context));
         ns.saturating_add(if sample { self.sample_ns } else { 0 })
     }
 

@@ -6,19 +6,38 @@ use crate::list::NIL;
 /// Least first; the second number breaks ties.
 pub(crate) type Key = (u64, u64);
 
-#[derive(Clone, Copy, Debug)]
+/// Where an element is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spot {
     heap: u32,
     index: u32,
-    key: Key,
 }
 
-const NOWHERE: Spot = Spot { heap: NIL, index: 0, key: (0, 0) };
+const NOWHERE: Spot = Spot { heap: NIL, index: 0 };
+
+/// An element in a heap, beside its key so that a comparison looks nowhere else.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    /// The key's two numbers in one, which is compared without a branch.
+    key: u128,
+    element: u32,
+}
+
+impl Node {
+    fn new(key: Key, element: u32) -> Self {
+        Self { key: u128::from(key.0) << 64 | u128::from(key.1), element }
+    }
+
+    /// Of equal keys the smaller number comes first.
+    fn before(&self, other: &Self) -> bool {
+        (self.key < other.key) | ((self.key == other.key) & (self.element < other.element))
+    }
+}
 
 /// Some heaps, and where in which of them each element is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heaps {
-    heaps: Vec<Vec<u32>>,
+    heaps: Vec<Vec<Node>>,
     spots: Vec<Spot>,
 }
 
@@ -52,7 +71,7 @@ impl Heaps {
 
     /// The least element of a heap.
     pub fn front(&self, heap: u32) -> Option<u32> {
-        self.heaps.get(heap as usize)?.first().copied()
+        self.heaps.get(heap as usize)?.first().map(|node| node.element)
     }
 
     /// The heap that an element is in.
@@ -62,7 +81,11 @@ impl Heaps {
 
     /// The key that an element was put in with last.
     pub fn key(&self, element: u32) -> Key {
-        self.spots.get(element as usize).map_or((0, 0), |spot| spot.key)
+        let spot = self.spots.get(element as usize).filter(|spot| spot.heap != NIL);
+        spot.map_or((0, 0), |spot| {
+            let key = self.heaps[spot.heap as usize][spot.index as usize].key;
+            ((key >> 64) as u64, key as u64)
+        })
     }
 
     /// Elements in a heap.
@@ -72,28 +95,20 @@ impl Heaps {
 
     /// The elements of a heap, in no order that means anything.
     pub fn iter(&self, heap: u32) -> impl Iterator<Item = u32> + '_ {
-        self.heaps.get(heap as usize).into_iter().flatten().copied()
+        self.heaps.get(heap as usize).into_iter().flatten().map(|node| node.element)
     }
 
     /// Puts an element into a heap with a key, out of the one that it was in.
     pub fn put(&mut self, heap: u32, element: u32, key: Key) {
         if self.heap_of(element) == Some(heap) {
-            let spot = &mut self.spots[element as usize];
-            let up = key < spot.key;
-            spot.key = key;
-            let index = spot.index;
-            if up {
-                self.rise(heap, index);
-            } else {
-                self.sink(heap, index);
-            }
+            self.fill(heap, self.spots[element as usize].index, Node::new(key, element));
             return;
         }
         self.remove(element);
-        let index = self.heaps[heap as usize].len() as u32;
-        self.heaps[heap as usize].push(element);
-        self.spots[element as usize] = Spot { heap, index, key };
-        self.rise(heap, index);
+        let nodes = &mut self.heaps[heap as usize];
+        let index = nodes.len() as u32;
+        nodes.push(Node::new(key, element));
+        self.fill(heap, index, Node::new(key, element));
     }
 
     /// Takes an element out of the heap that it is in.
@@ -101,72 +116,53 @@ impl Heaps {
         let Some(heap) = self.heap_of(element) else { return };
         let index = self.spots[element as usize].index;
         self.spots[element as usize] = NOWHERE;
-        let elements = &mut self.heaps[heap as usize];
-        let Some(last) = elements.pop() else { return };
-        if last == element {
-            return;
-        }
-        elements[index as usize] = last;
-        self.spots[last as usize].index = index;
-        self.rise(heap, index);
-        self.sink(heap, self.spots[last as usize].index);
-    }
-
-    fn less(&self, one: u32, two: u32) -> bool {
-        (self.spots[one as usize].key, one) < (self.spots[two as usize].key, two)
-    }
-
-    fn swap(&mut self, heap: u32, one: u32, two: u32) {
-        let elements = &mut self.heaps[heap as usize];
-        elements.swap(one as usize, two as usize);
-        let (first, second) = (elements[one as usize], elements[two as usize]);
-        self.spots[first as usize].index = one;
-        self.spots[second as usize].index = two;
-    }
-
-    fn rise(&mut self, heap: u32, mut index: u32) {
-        while index > 0 {
-            let above = (index - 1) / 2;
-            let elements = &self.heaps[heap as usize];
-            if !self.less(elements[index as usize], elements[above as usize]) {
-                return;
-            }
-            self.swap(heap, index, above);
-            index = above;
+        let Some(last) = self.heaps[heap as usize].pop() else { return };
+        if last.element != element {
+            self.fill(heap, index, last);
         }
     }
 
-    fn sink(&mut self, heap: u32, mut index: u32) {
+    /// Puts a node where the one at `index` was: up or down from there, the others by one place into the hole.
+    fn fill(&mut self, heap: u32, index: u32, node: Node) {
+        let (nodes, spots) = (&mut self.heaps[heap as usize][..], &mut self.spots[..]);
+        let mut hole = index as usize;
+        while hole > 0 && node.before(&nodes[(hole - 1) / 2]) {
+            nodes[hole] = nodes[(hole - 1) / 2];
+            spots[nodes[hole].element as usize].index = hole as u32;
+            hole = (hole - 1) / 2;
+        }
         loop {
-            let elements = &self.heaps[heap as usize];
-            let mut least = index;
-            for below in [2 * index + 1, 2 * index + 2] {
-                if elements.get(below as usize).is_some_and(|&one| self.less(one, elements[least as usize])) {
-                    least = below;
-                }
+            let below = 2 * hole + 1;
+            let least = match nodes.get(below..) {
+                Some([left, right, ..]) => below + usize::from(right.before(left)),
+                Some([_]) => below,
+                Some([]) | None => break,
+            };
+            if node.before(&nodes[least]) {
+                break;
             }
-            if least == index {
-                return;
-            }
-            self.swap(heap, index, least);
-            index = least;
+            nodes[hole] = nodes[least];
+            spots[nodes[hole].element as usize].index = hole as u32;
+            hole = least;
         }
+        nodes[hole] = node;
+        spots[node.element as usize] = Spot { heap, index: hole as u32 };
     }
 
     /// Compares heaps and spots, and each element's key with those below it.
     pub fn check(&self, name: &str) -> Result<(), String> {
         let mut held = 0;
-        for (heap, elements) in self.heaps.iter().enumerate() {
-            for (index, &element) in elements.iter().enumerate() {
+        for (heap, nodes) in self.heaps.iter().enumerate() {
+            for (index, &Node { element, .. }) in nodes.iter().enumerate() {
                 let spot = self.spots[element as usize];
                 if (spot.heap, spot.index) != (heap as u32, index as u32) {
                     return Err(format!("{name}: element {element} at {heap}/{index} has {spot:?}"));
                 }
-                if index > 0 && self.less(element, elements[(index - 1) / 2]) {
+                if index > 0 && nodes[index].before(&nodes[(index - 1) / 2]) {
                     return Err(format!("{name}: element {element} lies below a larger one"));
                 }
             }
-            held += elements.len();
+            held += nodes.len();
         }
         let claimed = self.spots.iter().filter(|spot| spot.heap != NIL).count();
         if claimed != held {

@@ -115,13 +115,14 @@ impl Lines {
         }
     }
 
-    /// Says what the worker wasn't told yet about a line (the first new column, whether it's new) and marks it told.
-    pub fn tell(&mut self, line: u32) -> (u32, bool) {
+    /// Says what the worker wasn't told yet about a line (the first new column, whether it's new) and marks it told; `None`
+    /// when it knows all, as most times.
+    pub fn tell(&mut self, line: u32) -> Option<(u32, bool)> {
         match &mut self.lines[line as usize] {
-            Line::Free => (0, false),
-            Line::Held { pages, told, opened, .. } => {
-                (std::mem::replace(told, *pages), !std::mem::replace(opened, true))
+            Line::Held { pages, told, opened, .. } if !*opened || *told < *pages => {
+                Some((std::mem::replace(told, *pages), !std::mem::replace(opened, true)))
             }
+            Line::Held { .. } | Line::Free => None,
         }
     }
 

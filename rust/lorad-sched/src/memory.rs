@@ -284,12 +284,14 @@ impl Core {
     /// Sees to it that every running row has pages for all its known tokens, before any row is put into the plan. Rows
     /// are preempted where nothing can be evicted; a row that is itself the victim waits.
     pub(crate) fn grow_rows(&mut self) {
-        let mut index = 0;
+        let (mut index, mut growing, preemptions) = (0, 0, self.counters.preemptions);
         while let Some(&entry) = self.running.get(index) {
             let request = &self.requests[entry];
             let RequestState::Running { line, .. } = request.state else { return };
             let group = request.group;
-            if self.config.pages_hold(self.lines.length(line), request.length()) {
+            let pages = self.lines.length(line);
+            if self.config.pages_hold(pages, request.length()) {
+                growing += u32::from(!self.config.pages_hold(pages, request.length_max));
                 index += 1;
             } else if self.secure(Use::Sequence, 1, Reach::All, None) {
                 let tenant = self.groups[group].name.tenant;
@@ -302,8 +304,11 @@ impl Core {
                 self.preempt(victim, true);
             }
         }
-        let growing = self.running.iter().filter(|&&entry| self.will_grow(entry));
-        self.headroom = growing.count() as u32;
+        if self.counters.preemptions != preemptions {
+            // some that were counted are gone
+            growing = self.running.iter().filter(|&&entry| self.will_grow(entry)).count() as u32;
+        }
+        self.headroom = growing;
     }
 
     /// May a running row need another page before its end?
@@ -311,8 +316,7 @@ impl Core {
         let request = &self.requests[entry];
         match request.state {
             RequestState::Running { line, .. } => {
-                let most = request.prompt_length + request.max_tokens;
-                !self.config.pages_hold(self.lines.length(line), most)
+                !self.config.pages_hold(self.lines.length(line), request.length_max)
             }
             RequestState::Vacant
             | RequestState::Waiting

@@ -208,6 +208,10 @@ impl PlanLayout {
         }
     }
 
+    pub(crate) fn part_mut<'a>(&self, plan: &'a mut [i32], part: Part) -> &'a mut [i32] {
+        &mut plan[self.range(part)]
+    }
+
     pub(crate) fn set_head(&self, plan: &mut [i32], head: Head, value: usize) {
         self.set(plan, Part::Header, head as usize, value as u32);
     }

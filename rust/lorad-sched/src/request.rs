@@ -127,29 +127,34 @@ impl RequestState {
     }
 }
 
-/// A request in the table.
+/// A request in the table. What each step reads of it comes first, in one line of the CPU's cache.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Request {
-    pub id: RequestId,
+    /// Prompt and answer so far.
+    pub tokens: Vec<u32>,
+    /// The last of them.
+    pub last: u32,
+    /// Tokens when the answer is as long as it may be.
+    pub length_max: u32,
+    pub state: RequestState,
     /// Entry of the group.
     pub group: u32,
     /// Entry of the adapter, `None` for the base.
     pub adapter: Option<u32>,
-    /// Its place in the order of arrival.
-    pub serial: u64,
-    /// Prompt and answer so far.
-    pub tokens: Vec<u32>,
+    pub id: RequestId,
     pub prompt_length: u32,
     pub max_tokens: u32,
-    pub stop_tokens: Vec<u32>,
     /// A bit for each stop token's last six bits, so that most tokens need no look at the list.
     pub stop_bits: u64,
+    pub stop_tokens: Vec<u32>,
+    /// Its place in the order of arrival.
+    pub serial: u64,
     pub arrived: u64,
     pub deadline: Option<u64>,
     /// Not admitted before this request has computed its prompt.
     pub after: Option<RequestId>,
     pub story: Story,
-    pub state: RequestState,
 }
 
 impl Request {
@@ -161,6 +166,12 @@ impl Request {
     /// Tokens of the answer so far.
     pub fn answered(&self) -> u32 {
         self.length() - self.prompt_length
+    }
+
+    /// Takes a token of the answer.
+    pub fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+        self.last = token;
     }
 
     /// Does this token end it?
@@ -207,6 +218,8 @@ impl Requests {
             group,
             adapter,
             serial: self.serial,
+            last: prompt.last().copied().unwrap_or(0),
+            length_max: prompt_length + max_tokens,
             tokens: prompt,
             prompt_length,
             max_tokens,

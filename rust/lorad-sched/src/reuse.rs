@@ -102,12 +102,16 @@ impl Core {
         }
     }
 
-    /// Puts the pages that a row has filled into the cache.
-    pub(crate) fn keep_filled(&mut self, entry: u32) {
-        let RequestState::Running { line, computed, .. } = self.requests[entry].state else { return };
-        if !self.config.prefix_cache {
-            return;
+    /// Puts the pages that the plan's rows have filled into the cache.
+    pub(crate) fn keep_all_filled(&mut self) {
+        for index in 0..self.filled.len() {
+            self.keep_filled(self.filled[index]);
         }
+        self.filled.clear();
+    }
+
+    fn keep_filled(&mut self, entry: u32) {
+        let RequestState::Running { line, computed, .. } = self.requests[entry].state else { return };
         let size = self.config.page_tokens;
         loop {
             let (cached, node) = self.lines.cached(line);
@@ -118,7 +122,7 @@ impl Core {
             let page = self.lines.pages(line)[cached as usize];
             let parent = node.map_or(Parent::Root(self.domain(entry)), Parent::Page);
             let tokens = &self.requests[entry].tokens[(end - size) as usize..end as usize];
-            let kept = match self.prefix.insert(self.now, parent, tokens, page) {
+            let kept = match self.prefix.insert_held(self.now, parent, tokens, page) {
                 Ok(Insertion::New { node, outgrown }) => {
                     self.counters.prefix_pages += 1;
                     let given = self.pool.pass(page, Owner::Sequence { line, col: cached }, Owner::Cached);
@@ -135,8 +139,6 @@ impl Core {
                 }
                 Err(_) => return, // the generation is gone, or as much is cached as may be
             };
-            let held = self.prefix.hold(kept).is_ok();
-            debug_assert!(held);
             if let Some(before) = node {
                 self.release_node(before);
             }

@@ -72,6 +72,7 @@ impl PrefixCache {
             at = self.nodes[page].above;
             self.nodes[page].standing = Standing::Doomed;
             self.heap.remove(page);
+            self.nodes[page].listed = false;
             if self.nodes[page].idle() {
                 self.evictable -= 1;
                 self.forget(page);
@@ -85,6 +86,7 @@ impl PrefixCache {
         if self.nodes[page].standing == Standing::Live {
             self.unlink(page);
             self.heap.remove(page);
+            self.nodes[page].listed = false;
             self.evictable -= 1;
         }
         let (root, above) = (self.nodes[page].root, self.nodes[page].above);

@@ -77,12 +77,17 @@ impl PrefixCache {
         Ok(())
     }
 
-    pub(super) fn touch_page(&mut self, now_us: u64, page: PageId) {
+    fn touch_page(&mut self, now_us: u64, page: PageId) {
+        self.count_use(now_us, page);
+        self.settle(page);
+    }
+
+    /// The caller settles the page.
+    pub(super) fn count_use(&mut self, now_us: u64, page: PageId) {
         let used = self.tick(now_us);
         let epoch = self.epoch();
         let node = &mut self.nodes[page];
         node.used = used;
         node.heat.touch(epoch);
-        self.settle(page);
     }
 }

@@ -23,12 +23,46 @@ pub enum Insertion {
     },
 }
 
+impl Insertion {
+    /// The node that has the tokens now.
+    pub fn node(&self) -> NodeId {
+        match *self {
+            Insertion::New { node, .. } | Insertion::Exists { node } => node,
+        }
+    }
+}
+
 impl PrefixCache {
     /// Puts in a page that holds the KV of `tokens`, 1 to `page_tokens` of them, following those of `parent`. Counts a use
     /// of that page, whether it's new or not; those above it had theirs when they were found or put in.
     ///
     /// With no hold on the parent, it may be evicted before: then the call is refused.
     pub fn insert(
+        &mut self,
+        now_us: u64,
+        parent: Parent,
+        tokens: &[u32],
+        page: PageId,
+    ) -> Result<Insertion, PrefixError> {
+        let inserted = self.put(now_us, parent, tokens, page)?;
+        self.settle(inserted.node().page);
+        Ok(inserted)
+    }
+
+    /// The same, and holds the node: who fills one page after another needs no place for it among the evictable ones.
+    pub fn insert_held(
+        &mut self,
+        now_us: u64,
+        parent: Parent,
+        tokens: &[u32],
+        page: PageId,
+    ) -> Result<Insertion, PrefixError> {
+        let inserted = self.put(now_us, parent, tokens, page)?;
+        self.hold(inserted.node())?;
+        Ok(inserted)
+    }
+
+    fn put(
         &mut self,
         now_us: u64,
         parent: Parent,
@@ -46,7 +80,7 @@ impl PrefixCache {
         let (near, longest) = root.map(|root| self.near(self.top(root, above), tokens)).unwrap_or_default();
         let same = longest.filter(|&(_, common)| common as usize == tokens.len()).map(|(page, _)| page);
         if let Some(same) = same {
-            self.touch_page(now_us, same);
+            self.count_use(now_us, same);
             return Ok(Insertion::Exists { node: self.nodes.id(same) });
         }
         // what the tokens begin with comes right before them
@@ -65,7 +99,7 @@ impl PrefixCache {
             (None, Parent::Page(node)) => return Err(PrefixError::Stale { node }),
         };
         self.add(root, above, tokens, page, heat);
-        self.touch_page(now_us, page);
+        self.count_use(now_us, page);
         let outgrown = shorter.and_then(|other| self.outgrow(other));
         Ok(Insertion::New { node: self.nodes.id(page), outgrown })
     }
@@ -108,7 +142,6 @@ impl PrefixCache {
         self.roots[root].nodes += 1;
         self.cached += 1;
         self.evictable += 1;
-        self.settle(page);
         if let Some(above) = above {
             self.nodes[above].children += 1;
             self.settle(above);

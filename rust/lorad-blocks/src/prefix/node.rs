@@ -28,6 +28,8 @@ pub(super) struct Use {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub standing: Standing,
+    /// Is it in the heap? Asking the heap would mean another look into memory that is seldom in the CPU's caches.
+    pub listed: bool,
     /// Goes up each time that the page leaves the cache, so that an old name doesn't fit.
     pub stamp: u32,
     /// Entry of the root that it hangs from, at whatever depth.
@@ -53,6 +55,7 @@ pub(super) struct Node {
 impl Node {
     const VACANT: Node = Node {
         standing: Standing::Vacant,
+        listed: false,
         stamp: 0,
         root: 0,
         above: None,
