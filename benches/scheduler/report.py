@@ -33,7 +33,8 @@ def spread(values: list[float], digits: int = 1) -> str:
 def ratios(cell: Cell) -> list[float]:
     """vLLM's `schedule()` over lorad's `step` + `commit`, medians of steps, repeat by repeat."""
     ours, theirs = column(cell.lorad, "both", "p50_us"), column(cell.vllm, "schedule", "p50_us")
-    return [b / a for a, b in zip(ours, theirs, strict=True)]
+    beside = len(ours) // max(len(theirs), 1)  # the first of a repeat's rounds
+    return [b / a for a, b in zip(ours[::beside], theirs, strict=True)]
 
 
 def faults(cell: Cell) -> list[str]:

@@ -1,6 +1,6 @@
 """Times lorad's scheduler beside vLLM's own, alone, in the same state, by turns: `make bench-scheduler`.
 
-    python benches/scheduler/run.py [--peers .peers] [--waiting 0,1000,10000,100000] [--repeats 5] [--json FILE]
+    python benches/scheduler/run.py [--peers .peers] [--waiting 0,1000,10000,100000] [--repeats 5] [--rounds 5] [--json FILE]
 
 lorad: `step` and `commit` of the Rust crate, by its example `step_times` (built here, release). vLLM: `schedule()` and
 `update_from_output()` of the package that `benches/peers/install.py --only vllm,peft,data` installs. No model runs on
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--waiting", type=numbers, default=[0, 1000, 10_000, 100_000])
     parser.add_argument("--states", default="slots,rows,pages,churn")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of lorad in each repeat, all states by turns")
     parser.add_argument("--steps", type=int, default=20_000, help="timed steps of lorad in each repeat")
     parser.add_argument("--vllm-steps", type=int, default=50, help="timed steps of vLLM in each repeat")
     parser.add_argument(
@@ -174,14 +175,16 @@ def main() -> None:
     for cell in cells:
         if vllm is None or not STATES[cell.state]:
             cell.no_vllm = "–"
+    def measure_lorad(cell: Cell) -> None:
+        cell.lorad.append(watched(cell, lorad, partial(lorad.measure, cell.state, cell.waiting, options.steps)))
+
     for repeat in range(options.repeats):
         for cell in cells:
             console.print(f"repeat {repeat + 1}/{options.repeats}: {cell.state}, {cell.waiting} waiting")
             turns = ["lorad", "vllm"] if repeat % 2 == 0 else ["vllm", "lorad"]
             for turn in turns:
                 if turn == "lorad":
-                    work = partial(lorad.measure, cell.state, cell.waiting, options.steps)
-                    cell.lorad.append(watched(cell, lorad, work))
+                    measure_lorad(cell)
                 elif vllm and not cell.no_vllm:
                     limits = options.vllm_steps, options.vllm_seconds_max
                     found = watched(cell, vllm, partial(vllm.measure, cell.state, cell.waiting, *limits))
@@ -189,6 +192,10 @@ def main() -> None:
                         cell.no_vllm = f"one schedule() takes {found['slow']:.1f} s"
                     else:
                         cell.vllm.append(found)
+        for number in range(1, options.rounds):
+            console.print(f"repeat {repeat + 1}/{options.repeats}: lorad alone, round {number + 1}/{options.rounds}")
+            for cell in cells:
+                measure_lorad(cell)
     notes = [f"{cpu_model()}; load {os.getloadavg()[0]:.1f}", f"lorad-sched {cells[0].lorad[0]['version']}"]
     if vllm:
         notes[1] += ", " + ", ".join(f"{name} {version}" for name, version in vllm.versions.items())
