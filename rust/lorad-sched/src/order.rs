@@ -255,7 +255,7 @@ impl Core {
         self.tenants.urgent.put(0, tenant, (self.tenants[tenant].turns, 0));
     }
 
-    /// Charges a group and its tenant, from the next [`Core::settle_charges`] on: a step charges each row several times.
+    /// Charges a group and its tenant, from the next [`Core::settle_charges`] on: a group has many rows in a step.
     pub(crate) fn charge(&mut self, group: u32, ns: u64) {
         let charged = &mut self.groups[group].charged;
         *charged = charged.saturating_add(ns);
