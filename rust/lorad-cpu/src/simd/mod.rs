@@ -27,6 +27,8 @@ mod dense;
 #[cfg(target_arch = "x86_64")]
 mod lora;
 #[cfg(target_arch = "x86_64")]
+mod matmul;
+#[cfg(target_arch = "x86_64")]
 mod quant;
 #[cfg(target_arch = "x86_64")]
 mod wide;
