@@ -175,6 +175,7 @@ def main() -> None:
     for cell in cells:
         if vllm is None or not STATES[cell.state]:
             cell.no_vllm = "–"
+
     def measure_lorad(cell: Cell) -> None:
         cell.lorad.append(watched(cell, lorad, partial(lorad.measure, cell.state, cell.waiting, options.steps)))
 
