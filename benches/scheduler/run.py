@@ -1,6 +1,7 @@
 """Times lorad's scheduler beside vLLM's own, alone, in the same state, by turns: `make bench-scheduler`.
 
-    python benches/scheduler/run.py [--peers .peers] [--waiting 0,1000,10000,100000] [--repeats 5] [--rounds 5] [--json FILE]
+    python benches/scheduler/run.py [--peers .peers] [--waiting 0,1000,10000,100000] [--repeats 5] [--rounds 5]
+        [--json FILE]
 
 lorad: `step` and `commit` of the Rust crate, by its example `step_times` (built here, release). vLLM: `schedule()` and
 `update_from_output()` of the package that `benches/peers/install.py --only vllm,peft,data` installs. No model runs on
