@@ -1,4 +1,4 @@
-"""The command line: `lorad serve`, `lorad demo`, `lorad simulate`, `lorad doctor`, `lorad version`.
+"""The command line: `lorad serve`, `lorad demo`, `lorad simulate`, `lorad bench`, `lorad doctor`, `lorad version`.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from lorad import config
+from lorad.bench import arguments as bench_arguments
 from lorad.errors import LoradError
 from lorad.simulate import arguments as simulation_arguments
 
@@ -51,6 +52,16 @@ def _parser() -> argparse.ArgumentParser:
     simulation_arguments.add_arguments(simulate)
     simulate.set_defaults(run=_simulate)
 
+    bench = commands.add_parser(
+        "bench", help="measure what adapters cost on this machine, in process", allow_abbrev=False
+    )
+    bench.add_argument(
+        "model", nargs="?", default="smollm2", help=config.EngineConfig.__dataclass_fields__["model"].metadata["help"]
+    )
+    bench_arguments.add_arguments(bench)
+    config.add_arguments(bench, config.EngineConfig)
+    bench.set_defaults(run=_bench)
+
     doctor = commands.add_parser(
         "doctor", help="print what this machine has and which operators were chosen", allow_abbrev=False
     )
@@ -78,6 +89,12 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from lorad.simulate.command import simulate
 
     return simulate(arguments)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from lorad.bench.command import bench
+
+    return bench(arguments, config.from_arguments(config.EngineConfig, arguments))
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""`lorad bench`: what adapters cost on this machine, in process, with the real engine."""
