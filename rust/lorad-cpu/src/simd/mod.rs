@@ -23,6 +23,8 @@ impl Avx2 {
 #[cfg(target_arch = "x86_64")]
 mod attention;
 #[cfg(target_arch = "x86_64")]
+mod composed;
+#[cfg(target_arch = "x86_64")]
 mod dense;
 #[cfg(target_arch = "x86_64")]
 mod lora;
