@@ -27,6 +27,8 @@ mod composed;
 #[cfg(target_arch = "x86_64")]
 mod dense;
 #[cfg(target_arch = "x86_64")]
+mod forms;
+#[cfg(target_arch = "x86_64")]
 mod lora;
 #[cfg(target_arch = "x86_64")]
 mod quant;
