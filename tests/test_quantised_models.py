@@ -11,10 +11,14 @@ import torch
 import blocks
 from lorad import Engine, Request, _core
 from lorad.kernels.qmatmul import ref as qmatmul_ref
+from lorad.models.forms import Own
 from lorad.models.gguf_file import GgufWeights
-from lorad.models.linear import Dense, Quantised, QuantisedEmbedding, Stacked, make_embedding, make_linear
+from lorad.models.linear import Chosen, Quantised, QuantisedEmbedding, Stacked, make_embedding, make_linear
+from lorad.models.operators import Operators
 from lorad.models.weights import RawTensor
 from tiny import WIDE, make_tiny, make_tiny_gguf
+
+OPERATORS = Operators(deterministic=True)
 
 
 @pytest.fixture(autouse=True)
@@ -40,25 +44,24 @@ def random_tensor(rng: np.random.Generator, kind: str, rows: int, cols: int) -> 
         (("Q4_K", "Q4_K", "Q6_K"), Stacked),
         (("Q5_0", "Q8_0", "Q5_0"), Stacked),
         (("Q5_K", "F16", "F32"), Stacked),
-        (("F16", "F32", "F32"), Dense),
+        (("F16", "F32", "F32"), Chosen),
     ],
     ids=str,
 )
 def test_mixed_types_side_by_side(kinds: tuple[str, ...], made: type) -> None:
     rng = np.random.default_rng(1)
     parts = [random_tensor(rng, kind, rows, 256) for kind, rows in zip(kinds, (40, 9, 24), strict=True)]
-    linear, exact = make_linear(parts, dequantize=False), make_linear(parts, dequantize=True)
+    linear, exact = (make_linear(parts, OPERATORS, dequantize=flag) for flag in (False, True))
     assert isinstance(linear, made)
-    assert isinstance(exact, Dense)
-    widest = sum(part.rows * 256 * 4 for part in parts)
-    assert exact.bytes == widest
-    assert (linear.bytes < widest) is (made is not Dense)
+    assert isinstance(exact, Chosen)
+    assert (linear.bytes < exact.bytes) is (made is not Chosen)
+    weight = torch.cat([part.dequantize() for part in parts])
     for n in (1, 2, 5):
         x = rng.standard_normal((n, 256)).astype(np.float32)
         y, wanted = np.full((n, 73), np.nan, dtype=np.float32), np.empty((n, 73), dtype=np.float32)
         linear(y, x)
         exact(wanted, x)
-        bound = qmatmul_ref.rounding_bound(torch.from_numpy(x), exact.weight)
+        bound = qmatmul_ref.rounding_bound(torch.from_numpy(x), weight)
         assert (np.abs(y - wanted) <= bound.numpy() * 1.001 + 1e-4).all()
 
 
@@ -86,7 +89,9 @@ def test_logits_beside_the_same_weights_in_f32(
     path = make_tiny_gguf(folder, tmp_path / "q.gguf", kind, embed=embed, modules=modules)
     weights = GgufWeights(path)
     assert all(weights.tensor(name).kind in _core.QUANT_KINDS for name in weights.config.shapes() if "proj" in name)
-    assert isinstance(make_embedding(weights.tensor("embed"), dequantize=False), QuantisedEmbedding)
+    assert isinstance(
+        make_embedding(weights.tensor("embed"), OPERATORS, dequantize=False, is_head=tied), QuantisedEmbedding
+    )
     exact, fast = open_engine(path, dequantize=True), open_engine(path, dequantize=False)
     prompt = [40, 50, 60, 70, 80]
     first = ask(exact, prompt, 24)
@@ -96,10 +101,12 @@ def test_logits_beside_the_same_weights_in_f32(
     assert same >= 18
     assert off < 0.1
 
-    def rounded(self: Dense, y: np.ndarray, x: np.ndarray) -> None:
-        y[:] = qmatmul_ref.qmatmul(torch.from_numpy(x), self.weight).numpy()
+    def rounded(self: Own, y: np.ndarray, x: np.ndarray) -> None:
+        weight = np.empty((y.shape[1], x.shape[1]), dtype=np.float32)
+        self.matrix.widen_rows(weight, np.arange(len(weight), dtype=np.int32))
+        y[:] = qmatmul_ref.qmatmul(torch.from_numpy(x), torch.from_numpy(weight)).numpy()
 
-    monkeypatch.setattr(Dense, "__call__", rounded)
+    monkeypatch.setattr(Own, "__call__", rounded)
     wanted = [ask(exact, prefix, 1) for prefix in prefixes]
     same, off = compare(found, [(request.tokens[0], request.logprobs[0]) for request in wanted])
     assert same >= 21
@@ -110,7 +117,12 @@ def test_logits_beside_the_same_weights_in_f32(
 
 def open_engine(path: Path, *, dequantize: bool) -> Engine:
     return Engine(
-        str(path), dtype="float32", dequantize=dequantize, kv_cache_memory_bytes=4 << 20, enable_prefix_caching=False
+        str(path),
+        dtype="float32",
+        dequantize=dequantize,
+        deterministic=True,
+        kv_cache_memory_bytes=4 << 20,
+        enable_prefix_caching=False,
     )
 
 

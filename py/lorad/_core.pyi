@@ -322,6 +322,15 @@ def embed(
 def gather_rows(out: NDArray[float32], x: NDArray[float32], index: NDArray[int32]) -> None:
     """out[i] = x[index[i]]."""
 
+class DenseMatrix:
+    def __init__(self, element_name: str, data: NDArray[uint8], rows: int, cols: int) -> None:
+        """`data`: the bytes of a [rows, cols] tensor of f32, f16 or bf16; repacked here, not kept."""
+    @property
+    def bytes(self) -> int: ...
+    def matmul(self, y: NDArray[float32], x: NDArray[float32]) -> None:
+        """y [n, rows] = x [n, cols] @ W.T; a row of y doesn't depend on the others."""
+    def widen_rows(self, out: NDArray[float32], ids: NDArray[int32]) -> None: ...  # [n, cols]
+
 class QuantMatrix:
     def __init__(self, kind: str, data: NDArray[uint8], rows: int, cols: int) -> None:
         """`data`: GGUF blocks of a [rows, cols] tensor; repacked here, not kept."""

@@ -1,4 +1,4 @@
-"""The command line: `lorad serve`, `lorad demo`, `lorad simulate`, `lorad version`.
+"""The command line: `lorad serve`, `lorad demo`, `lorad simulate`, `lorad doctor`, `lorad version`.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -51,6 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     simulation_arguments.add_arguments(simulate)
     simulate.set_defaults(run=_simulate)
 
+    doctor = commands.add_parser(
+        "doctor", help="print what this machine has and which operators were chosen", allow_abbrev=False
+    )
+    doctor.add_argument("--json", action="store_true", help="as data")
+    doctor.set_defaults(run=_doctor)
+
     version = commands.add_parser("version", help="print the version", allow_abbrev=False)
     version.set_defaults(run=_version)
     return parser
@@ -72,6 +78,12 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from lorad.simulate.command import simulate
 
     return simulate(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from lorad.doctor import doctor
+
+    return doctor(as_json=arguments.json)
 
 
 def _version(arguments: argparse.Namespace) -> int:

@@ -48,6 +48,10 @@ class EngineConfig:
     model: str = option("", "GGUF file, Hugging Face folder with safetensors, or `smollm2` (the embedded base)")
     dtype: Dtype = option("auto", "number type of computation and KV pages; float32 is the reference")
     dequantize: bool = option(False, "widen quantised tensors to --dtype at load (the reference path, more memory)")
+    deterministic: bool = option(
+        False, "the same bits whatever else is in the batch, however prompts are cut, on any number of threads"
+    )
+    one_copy: bool = option(False, "keep no second form of a weight for a faster operator")
     max_model_len: int = option(0, "longest prompt plus output in tokens; 0: what the model allows", low=2, off=0)
     max_num_seqs: int = option(64, "requests in one step", low=1, high=4096)
     max_num_batched_tokens: int = option(512, "tokens in one step", low=1, high=65536)

@@ -1,7 +1,8 @@
-"""Matrix products with a base weight, by the operator that its number type allows."""
+"""Matrix products with a base weight, by the operator that its number type and this machine's timings choose."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
@@ -11,17 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from lorad import _core
+from lorad.models.forms import ELEMENTS, F32, FORMS, Linear, Own
+from lorad.models.operators import OWN, ROWS, Choice, Operators
 from lorad.models.weights import RawTensor
-
-F32 = NDArray[np.float32]
-
-
-class Linear(Protocol):
-    """y [n, out] = x [n, in] @ W.T, both f32 and contiguous."""
-
-    bytes: int
-
-    def __call__(self, y: F32, x: F32) -> None: ...
 
 
 class Embedding(Protocol):
@@ -35,30 +28,30 @@ class Embedding(Protocol):
         """The same table as the output head (tied embeddings)."""
 
 
-class Dense:
-    """A weight held as f32, multiplied by torch: the reference path."""
+class Chosen:
+    """A weight of floats in one form or two; the number of rows decides which is multiplied."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        """`weight`: f32 [out, in]."""
-        self.weight = weight.contiguous()
-        self._transposed = self.weight.t()
-        self.bytes = self.weight.numel() * 4
+    def __init__(self, weight: torch.Tensor, choice: Choice) -> None:
+        """`weight`: f32, f16 or bf16 [out, in]."""
+        forms = {name: FORMS[name](weight) for name in sorted(choice.forms)}
+        self._by_rows = [forms[name] for name in choice.names]
+        self.bytes = sum(form.bytes for form in forms.values())
 
     def __call__(self, y: F32, x: F32) -> None:
-        torch.mm(torch.from_numpy(x), self._transposed, out=torch.from_numpy(y))
+        self._by_rows[max(bisect_right(ROWS, len(x)) - 1, 0)](y, x)
 
 
 class DenseEmbedding:
-    """An f32 table."""
+    """A table of floats as it's stored; rows are widened as they are read."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        """`weight`: f32 [vocab, hidden]."""
-        self._linear = Dense(weight)
-        self._table = self._linear.weight.numpy()
-        self.bytes = self._linear.bytes
+    def __init__(self, table: torch.Tensor, choice: Choice) -> None:
+        """`table`: f32, f16 or bf16 [vocab, hidden]; `choice`: for its product as the head."""
+        self._own = Own(table)
+        self._linear = self._own if choice == OWN else Chosen(table, choice)
+        self.bytes = self._own.bytes + (0 if choice == OWN else self._linear.bytes)
 
     def __call__(self, out: F32, ids: NDArray[np.int32]) -> None:
-        _core.embed(out, self._table, ids)
+        self._own.matrix.widen_rows(out, ids)
 
     def as_linear(self) -> Linear:
         return self._linear
@@ -110,29 +103,42 @@ class QuantisedEmbedding:
         return Quantised(self._matrix)
 
 
-def make_linear(parts: Sequence[RawTensor], *, dequantize: bool) -> Linear:
+def make_linear(parts: Sequence[RawTensor], operators: Operators, *, dequantize: bool) -> Linear:
     """One operator for `parts` stacked along the output (q|k|v, gate|up).
 
     Neighbours of one quantised type are multiplied as they are, together. Files of mixed types are common: llama.cpp's
     Q4_K_M has v in Q6_K in half of the layers.
     """
 
-    def operator(part: RawTensor) -> str:
+    def quantised(part: RawTensor) -> str:
         return part.kind if not dequantize and part.kind in _core.QUANT_KINDS else ""
 
     made: list[tuple[Linear, int]] = []
-    for kind, alike in groupby(parts, operator):
+    for kind, alike in groupby(parts, quantised):
         run = list(alike)
-        linear = Quantised(_quant_matrix(run)) if kind else Dense(torch.cat([part.dequantize() for part in run]))
+        linear = Quantised(_quant_matrix(run)) if kind else _chosen(_floats(run), operators)
         made.append((linear, sum(part.rows for part in run)))
     return made[0][0] if len(made) == 1 else Stacked(made)
 
 
-def make_embedding(table: RawTensor, *, dequantize: bool) -> Embedding:
-    """The token embedding, quantised if it is in the file."""
+def _chosen(weight: torch.Tensor, operators: Operators) -> Linear:
+    return Chosen(weight, operators.choose(ELEMENTS[weight.dtype], *weight.shape))
+
+
+def make_embedding(table: RawTensor, operators: Operators, *, dequantize: bool, is_head: bool) -> Embedding:
+    """The token embedding, quantised if it is in the file. `is_head`: it's multiplied too."""
     if not dequantize and table.kind in _core.QUANT_KINDS:
         return QuantisedEmbedding(_quant_matrix([table]))
-    return DenseEmbedding(table.dequantize())
+    floats = _floats([table])
+    choice = operators.choose(ELEMENTS[floats.dtype], *floats.shape) if is_head else OWN
+    return DenseEmbedding(floats, choice)
+
+
+def _floats(parts: Sequence[RawTensor]) -> torch.Tensor:
+    """Parts of one number type of floats as they are, others widened to f32: the values are the file's either way."""
+    if len({part.kind for part in parts}) == 1 and parts[0].is_dense:
+        return torch.cat([part.dense() for part in parts])
+    return torch.cat([part.dequantize() for part in parts])
 
 
 def _quant_matrix(parts: Sequence[RawTensor]) -> _core.QuantMatrix:

@@ -18,7 +18,9 @@ import numpy as np
 import torch
 
 from lorad.models.config import ModelConfig
-from lorad.models.linear import F32, Linear, make_embedding, make_linear
+from lorad.models.forms import F32, Linear
+from lorad.models.linear import make_embedding, make_linear
+from lorad.models.operators import Operators
 from lorad.models.weights import Weights
 from lorad.worker.ops import Ops, StepArrays
 
@@ -37,7 +39,16 @@ class Layer(NamedTuple):
 class Llama:
     """A model bound to the operators of a worker."""
 
-    def __init__(self, weights: Weights, ops: Ops, *, tokens_max: int, rows_max: int, dequantize: bool) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        ops: Ops,
+        operators: Operators,
+        *,
+        tokens_max: int,
+        rows_max: int,
+        dequantize: bool,
+    ) -> None:
         config = self.config = weights.config
         self.ops = ops
         self.q_width = config.heads * config.head_dim
@@ -47,9 +58,11 @@ class Llama:
             return weights.tensor(name).dequantize().contiguous().numpy()
 
         def linear(*names: str) -> Linear:
-            return make_linear([weights.tensor(name) for name in names], dequantize=dequantize)
+            return make_linear([weights.tensor(name) for name in names], operators, dequantize=dequantize)
 
-        self.embed = make_embedding(weights.tensor("embed"), dequantize=dequantize)
+        self.embed = make_embedding(
+            weights.tensor("embed"), operators, dequantize=dequantize, is_head=config.tie_embeddings
+        )
         self.layers = [
             Layer(
                 input_norm=norm(f"layers.{i}.input_norm"),

@@ -102,7 +102,7 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> T
     table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
     words = {"scenario", "policy", ""}
     for head in heads:
-        table.add_column(head, justify="left" if head in words else "right")
+        table.add_column(head, justify="left" if head in words else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

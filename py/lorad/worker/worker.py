@@ -15,6 +15,7 @@ from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
 from lorad.errors import InvalidRequest
 from lorad.models.llama import Llama
+from lorad.models.operators import Operators
 from lorad.models.weights import Weights
 from lorad.worker.lines import SamplingLines
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
@@ -98,7 +99,12 @@ class Worker:
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table)
         on_progress("weights", 0, 0)
         self.model = Llama(
-            weights, self.ops, tokens_max=self.tokens_max, rows_max=self.rows_max, dequantize=config.dequantize
+            weights,
+            self.ops,
+            Operators(deterministic=config.deterministic, one_copy=config.one_copy),
+            tokens_max=self.tokens_max,
+            rows_max=self.rows_max,
+            dequantize=config.dequantize,
         )
         self._config = config
 

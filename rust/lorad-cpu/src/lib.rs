@@ -11,6 +11,7 @@
 pub mod activation;
 pub mod attention;
 pub mod cpu;
+pub mod dense;
 pub mod embed;
 pub mod error;
 pub mod kv;

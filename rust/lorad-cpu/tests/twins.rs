@@ -8,6 +8,7 @@ use std::sync::Arc;
 use common::{close, levels, Seeded};
 use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
 use lorad_cpu::attention::{paged_attention, Rows};
+use lorad_cpu::dense::DenseMatrix;
 use lorad_cpu::kv::{KvGeometry, PageTable};
 use lorad_cpu::lora::{lora, Groups};
 use lorad_cpu::number::{f32_to_bf16, f32_to_f16};
@@ -27,6 +28,47 @@ fn stored(element: Element, values: &[f32]) -> Vec<u8> {
         Element::F16 => values.iter().flat_map(|x| f32_to_f16(*x).to_le_bytes()).collect(),
         Element::BF16 => values.iter().flat_map(|x| f32_to_bf16(*x).to_le_bytes()).collect(),
     }
+}
+
+#[test]
+fn dense_matrix_twins() {
+    for seed in 0..60 {
+        let mut seeded = Seeded(seed);
+        let (rows, cols) = (seeded.pick(&[1, 7, 8, 17, 33, 130]), seeded.pick(&[1, 5, 8, 64, 257, 1500]));
+        let n = seeded.pick(&[0, 1, 2, 3, 5, 6, 7, 13, 40, 130]);
+        let element = ELEMENTS[seeded.below(3)];
+        let matrix =
+            DenseMatrix::new(element, &stored(element, &seeded.floats(rows * cols)), rows, cols).unwrap();
+        let mut x = seeded.floats(n * cols);
+        if n > 2 {
+            x[cols] = f32::NAN; // poisons its own row
+        }
+        let run = |cpu: &Cpu, x: &[f32]| {
+            let mut y = vec![f32::NAN; x.len() / cols * rows];
+            matrix.matmul(cpu, &mut y, x).unwrap();
+            y
+        };
+        let [wanted, got] = levels().map(|cpu| run(&cpu, &x));
+        close(&got, &wanted, 1e-5, &format!("seed {seed}: {rows} x {cols}, {n}, {element:?}"));
+        for t in 0..n {
+            let alone = run(&levels()[1], &x[t * cols..][..cols]);
+            let same = alone.iter().zip(&got[t * rows..]).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "seed {seed}: row {t} of {n} differs alone");
+        }
+        let ids: Vec<i32> = (0..9).map(|_| seeded.below(rows) as i32).collect();
+        let mut found = vec![0.0; ids.len() * cols];
+        matrix.widen_rows(&mut found, &ids).unwrap();
+        for (id, found) in ids.iter().zip(found.chunks_exact(cols)) {
+            let mut unit = vec![0.0; cols];
+            unit[cols / 2] = 1.0;
+            assert_eq!(run(&levels()[0], &unit)[*id as usize], found[cols / 2]);
+        }
+    }
+    assert!(DenseMatrix::new(Element::F16, &[0; 7], 2, 2).is_err());
+    assert!(DenseMatrix::new(Element::F32, &[], 0, 4).is_err());
+    let matrix = DenseMatrix::new(Element::F32, &[0; 16], 2, 2).unwrap();
+    assert!(matrix.widen_rows(&mut [0.0; 2], &[2]).is_err());
+    assert!(matrix.matmul(&levels()[1], &mut [0.0; 3], &[0.0; 4]).is_err());
 }
 
 #[test]

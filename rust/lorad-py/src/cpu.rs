@@ -1,6 +1,7 @@
 //! The operators of `lorad-cpu` for Python: numpy arrays in, nothing copied.
 
 mod adapter;
+mod dense;
 mod ops;
 mod quant;
 
@@ -18,6 +19,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(threads, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     adapter::register(module)?;
+    dense::register(module)?;
     ops::register(module)?;
     quant::register(module)
 }

@@ -110,7 +110,7 @@ impl Core {
             lines: Lines::new(config.rows_max, config.cols()),
             requests: Requests::default(),
             adapters: Adapters::new(config.slots_max),
-            groups: Groups::new(),
+            groups: Groups::new(config.page_ins_max as usize + 1),
             tenants: Tenants::new(),
             explained: Explained::new(config.rows_max),
             deadlines: Heaps::new(1),
@@ -131,8 +131,7 @@ impl Core {
             filled: Vec::with_capacity(rows),
             page_ins: Vec::with_capacity(config.page_ins_max as usize),
             flight: None,
-            // a step and its commit write no more than this, so that a host that drains never makes them allocate
-            events: Vec::with_capacity(4 * rows + 2 * config.slots_max as usize + 64),
+            events: Vec::with_capacity(events_max(&config, 0)),
             recent: Ring::new(RECENT),
             counters: Counters::default(),
             waiting: 0,
@@ -190,6 +189,12 @@ impl Core {
             self.fault = Some(error);
         }
     }
+}
+
+/// A step and its commit write no more events than this, so that a host that drains never makes them allocate. All requests
+/// with a deadline may end in the same step, and adapters be dropped or gone with them.
+pub(crate) fn events_max(config: &Config, deadlines: u32) -> usize {
+    4 * config.rows_max as usize + 2 * config.slots_max as usize + 2 * deadlines as usize + 64
 }
 
 /// The time in which a use's worth halves; 0 counts as 1.

@@ -104,7 +104,8 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub fn new() -> Self {
+    /// `urgent_max`: groups that may be urgent at the same time.
+    pub fn new(urgent_max: usize) -> Self {
         Self {
             entries: Vec::new(),
             index: HashMap::new(),
@@ -115,7 +116,7 @@ impl Groups {
             resume: Lists::new(1),
             idle: Lists::new(2),
             held: Vec::new(),
-            urgent: Vec::with_capacity(64),
+            urgent: Vec::with_capacity(urgent_max),
         }
     }
 

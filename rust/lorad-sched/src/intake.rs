@@ -2,7 +2,7 @@
 
 use lorad_blocks::heat::Epoch;
 
-use crate::core::{half_life, Core};
+use crate::core::{events_max, half_life, Core};
 use crate::error::Refusal;
 use crate::explain::Story;
 use crate::group::GroupName;
@@ -47,6 +47,7 @@ impl Core {
         self.deadlines.grow_elements(self.requests.entries().len());
         if let Some(deadline) = deadline {
             self.deadlines.put(0, entry, (deadline, 0));
+            self.events.reserve(events_max(&self.config, self.deadlines.length(0)));
         }
         self.groups.hold(group);
         self.groups.queues.push_back(group, entry);

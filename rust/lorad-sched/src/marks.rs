@@ -23,6 +23,11 @@ impl Marks {
         }
     }
 
+    /// The marked numbers.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.iter().copied()
+    }
+
     /// A marked number, which no longer is.
     pub fn take(&mut self) -> Option<u32> {
         let number = self.order.pop()?;

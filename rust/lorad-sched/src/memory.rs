@@ -306,9 +306,14 @@ impl Core {
         }
         if self.counters.preemptions != preemptions {
             // some that were counted are gone
-            growing = self.running.iter().filter(|&&entry| self.will_grow(entry)).count() as u32;
+            growing = self.growing_rows();
         }
         self.headroom = growing;
+    }
+
+    /// Running rows that may need another page before their end.
+    pub(crate) fn growing_rows(&self) -> u32 {
+        self.running.iter().filter(|&&entry| self.will_grow(entry)).count() as u32
     }
 
     /// May a running row need another page before its end?

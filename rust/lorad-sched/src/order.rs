@@ -255,7 +255,7 @@ impl Core {
         self.tenants.urgent.put(0, tenant, (self.tenants[tenant].turns, 0));
     }
 
-    /// Charges a group and its tenant, from the next [`Core::settle_charges`] on: a step charges each row several times.
+    /// Charges a group and its tenant, from the next [`Core::settle_charges`] on: a group has many rows in a step.
     pub(crate) fn charge(&mut self, group: u32, ns: u64) {
         let charged = &mut self.groups[group].charged;
         *charged = charged.saturating_add(ns);
@@ -275,13 +275,21 @@ impl Core {
                 self.groups.put(group, place, self.group_key(group));
             }
         }
-        while let Some(tenant) = self.charged_tenants.take() {
+        // all services before anybody's place: beside a least served one that isn't charged yet a tenant would seem to be above
+        // its share, and where it then stands would depend on the order of charging
+        for tenant in self.charged_tenants.iter() {
             let state = &mut self.tenants[tenant];
             let ns = std::mem::take(&mut state.charged);
             state.service = state.service.saturating_add(ns / u64::from(state.spec.weight.max(1)));
+            if state.groups_waiting > 0 {
+                let key = (state.service, 0);
+                self.tenants.waiting.put(0, tenant, key);
+            }
+        }
+        self.tenants.raise_floor();
+        while let Some(tenant) = self.charged_tenants.take() {
             self.place_tenant(tenant);
         }
-        // who was charged before the least served one only seemed to be above its share
         self.start_clocks();
     }
 }

@@ -290,6 +290,14 @@ impl Requests {
                     if self.find(request.id).is_none() {
                         return Err(format!("requests: id {} isn't in the index", request.id));
                     }
+                    let length_max = request.prompt_length + request.max_tokens;
+                    if request.tokens.last() != Some(&request.last) || request.length_max != length_max {
+                        let (last, most) = (request.last, request.length_max);
+                        return Err(format!(
+                            "requests: id {} with last token {last}, length {most}",
+                            request.id
+                        ));
+                    }
                 }
             }
         }

@@ -56,6 +56,7 @@ impl Core {
         self.make_way();
         self.choose_running(&mut budget);
         self.admit(&mut budget);
+        debug_assert_eq!(self.headroom, self.growing_rows(), "kept up by admissions and preemptions");
         if self.chosen.is_empty() && self.page_ins.is_empty() {
             return Ok(None);
         }

@@ -125,6 +125,7 @@ impl PrefixCache {
             equal(&format!("page {page}: idle"), node.idle(), !busy[index])?;
             let key = node.evictable().then(|| self.key(page));
             equal(&format!("page {page}: key"), self.heap.key(page), key)?;
+            equal(&format!("page {page}: listed"), node.listed, key.is_some())?;
             match node.standing {
                 Standing::Vacant => continue,
                 Standing::Live => evictable += u32::from(!busy[index]),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::forms::{
     is_halves, min, scale, unpack, weights, Source, FIVE, HALVES, PANEL_BLOCK, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
 };
-use super::quant::check;
+use super::quant::{check, keep};
 use super::Avx2;
 use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
 use crate::quant::pack::Kind;
@@ -149,8 +149,44 @@ unsafe fn multiply<const FORM: u8>(
     }
 }
 
-/// T tokens by G groups of eight rows; returns T.
+/// Adds to 16-bit sums the products of a half of the columns of blocks `at` with the tokens' at `xq`. The half is known
+/// when this is compiled, so are the shifts.
 #[inline(always)]
+unsafe fn add_products<const T: usize, const G: usize, const FORM: u8, const HALF: usize>(
+    source: &Source,
+    at: &[usize; G],
+    xq: *const i8,
+    sum: &mut [[__m256i; G]; T],
+) {
+    // SAFETY: the wrapper's asserts.
+    unsafe {
+        for i in 0..4 {
+            // A loop: `array::map` isn't always inlined.
+            let mut w = [_mm256_setzero_si256(); G];
+            for (w, at) in w.iter_mut().zip(at) {
+                *w = weights::<FORM>(source.q, *at, HALF, i);
+            }
+            for (t, sum) in sum.iter_mut().enumerate() {
+                let four = xq.add(t * source.blocks * BLOCK + (HALF * 4 + i) * 4).cast::<i32>();
+                let four = _mm256_set1_epi32(four.read_unaligned());
+                for g in 0..G {
+                    let pairs = if is_halves(FORM) {
+                        // |w| · sign(x, w), |w| ≤ 32.
+                        _mm256_maddubs_epi16(_mm256_abs_epi8(w[g]), _mm256_sign_epi8(four, w[g]))
+                    } else {
+                        _mm256_maddubs_epi16(w[g], four)
+                    };
+                    sum[g] = _mm256_add_epi16(sum[g], pairs);
+                    keep(&mut sum[g]);
+                }
+            }
+        }
+    }
+}
+
+/// T tokens by G groups of eight rows; returns T.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn tile<const T: usize, const G: usize, const FORM: u8>(
     source: &Source,
     x: &Rounded<'_>,
@@ -174,25 +210,9 @@ unsafe fn tile<const T: usize, const G: usize, const FORM: u8>(
             let mut dot = [[_mm256_setzero_si256(); G]; T];
             let mut sum = [[_mm256_setzero_si256(); G]; T];
             for half in 0..2 {
-                for i in 0..4 {
-                    // A loop: `array::map` isn't always inlined.
-                    let mut w = [_mm256_setzero_si256(); G];
-                    for (w, at) in w.iter_mut().zip(at) {
-                        *w = weights::<FORM>(source.q, at, half, i);
-                    }
-                    for (t, sum) in sum.iter_mut().enumerate() {
-                        let four = xq.add(t * blocks * BLOCK + (half * 4 + i) * 4).cast::<i32>();
-                        let four = _mm256_set1_epi32(four.read_unaligned());
-                        for g in 0..G {
-                            let pairs = if is_halves(FORM) {
-                                // |w| · sign(x, w), |w| ≤ 32.
-                                _mm256_maddubs_epi16(_mm256_abs_epi8(w[g]), _mm256_sign_epi8(four, w[g]))
-                            } else {
-                                _mm256_maddubs_epi16(w[g], four)
-                            };
-                            sum[g] = _mm256_add_epi16(sum[g], pairs);
-                        }
-                    }
+                match half {
+                    0 => add_products::<T, G, FORM, 0>(source, &at, xq, &mut sum),
+                    _ => add_products::<T, G, FORM, 1>(source, &at, xq, &mut sum),
                 }
                 // 4 · 32 · 127 · 2 fits 16 bits, so does 8 · 15 · 127 · 2 of Q4_K.
                 if FORM == Q4_K && half == 0 {

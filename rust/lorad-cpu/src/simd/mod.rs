@@ -31,6 +31,8 @@ mod forms;
 #[cfg(target_arch = "x86_64")]
 mod lora;
 #[cfg(target_arch = "x86_64")]
+mod matmul;
+#[cfg(target_arch = "x86_64")]
 mod quant;
 #[cfg(target_arch = "x86_64")]
 mod wide;

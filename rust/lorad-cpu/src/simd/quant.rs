@@ -266,8 +266,18 @@ unsafe fn multiply<const KIND: u8>(
     }
 }
 
+/// Keeps a sum in its register between two columns' products. Without it the compiler adds up trees of products, for which
+/// the registers don't reach: broadcast activations went to the stack and back.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn keep(sum: &mut __m256i) {
+    // SAFETY: no instruction.
+    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) * sum, options(nomem, nostack, preserves_flags)) };
+}
+
 /// T tokens by G groups of eight rows; returns T.
-#[inline(always)]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 unsafe fn tile<const T: usize, const G: usize, const KIND: u8>(
     source: &Source,
     x: &Rounded<'_>,
@@ -300,6 +310,7 @@ unsafe fn tile<const T: usize, const G: usize, const KIND: u8>(
                             // 8 · 15 · 127 · 2 fits 16 bits: one widening for the block.
                             dot[g] = _mm256_add_epi16(dot[g], _mm256_maddubs_epi16(w[g], four));
                         }
+                        keep(&mut dot[g]);
                     }
                 }
             };

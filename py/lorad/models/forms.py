@@ -1,0 +1,70 @@
+"""Forms in which a weight of floats lies in memory to be multiplied: lorad's own, and those of torch's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lorad import _core
+
+F32 = NDArray[np.float32]
+ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Linear(Protocol):
+    """y [n, out] = x [n, in] @ W.T, both f32 and contiguous."""
+
+    bytes: int
+
+    def __call__(self, y: F32, x: F32) -> None: ...
+
+
+class Own:
+    """As stored, rows interleaved; lorad-cpu widens it in registers. A row of y doesn't depend on the others."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """`weight`: f32, f16 or bf16 [out, in]."""
+        data = weight.contiguous().view(torch.uint8).numpy().reshape(-1)
+        self.matrix = _core.DenseMatrix(ELEMENTS[weight.dtype], data, *weight.shape)
+        self.bytes = self.matrix.bytes
+
+    def __call__(self, y: F32, x: F32) -> None:
+        self.matrix.matmul(y, x)
+
+
+class TorchF32:
+    """Widened to f32."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """`weight`: f32, f16 or bf16 [out, in]."""
+        self.weight = weight.to(torch.float32).contiguous()
+        self._transposed = self.weight.t()
+        self.bytes = self.weight.numel() * 4
+
+    def __call__(self, y: F32, x: F32) -> None:
+        torch.mm(torch.from_numpy(x), self._transposed, out=torch.from_numpy(y))
+
+
+class TorchBf16:
+    """bf16 beside activations that are rounded to bf16, summed in f32: for CPUs that have instructions for it."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """`weight`: bf16 [out, in]."""
+        self.weight = weight.contiguous()
+        self.bytes = self.weight.numel() * 2
+
+    def __call__(self, y: F32, x: F32) -> None:
+        torch.from_numpy(y).copy_(torch.nn.functional.linear(torch.from_numpy(x).to(torch.bfloat16), self.weight))
+
+
+FORMS: Mapping[str, Callable[[torch.Tensor], Linear]] = {"own": Own, "torch_f32": TorchF32, "torch_bf16": TorchBf16}
+
+
+def torch_has_bf16() -> bool:
+    """Has this CPU bf16 dot products?"""
+    features = _core.cpu_features()
+    return bool(features.get("avx512_bf16"))

@@ -1,0 +1,182 @@
+"""Which operator multiplies a weight of floats, by its shape and by rows: timed once on this machine and kept on disk.
+
+lorad's own operator reads the weight as it's stored; torch's need a form of their own in memory. Which is fastest
+depends on rows, number type and CPU by up to a factor of ten, so it's measured, for a few numbers of rows, with copies
+that don't fit the CPU's caches together. A second form is kept only where it saves a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lorad import __version__, _core
+from lorad.models.files import data_folder
+from lorad.models.forms import F32, FORMS, Linear, torch_has_bf16
+
+ROWS = (1, 4, 16, 64, 256)
+"""Numbers of rows that are timed; others take the choice of the next smaller one."""
+SMALL = 1 << 18
+"""Weights with fewer elements aren't timed: lorad's own operator has the least to do beside the product."""
+COLD_BYTES = 48 << 20
+SECONDS = 0.02
+"""For each operator and number of rows, and at least three calls."""
+WORTH = 0.9
+"""A second form must take less than this share of the first one's time for some number of rows."""
+
+
+class Choice(NamedTuple):
+    """The operator for each of ROWS."""
+
+    names: tuple[str, ...]
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """The forms that must be in memory."""
+        return frozenset(self.names)
+
+
+OWN = Choice(("own",) * len(ROWS))
+
+
+class Operators:
+    """The choices of an engine. `deterministic` and small weights take lorad's own operator, unseen."""
+
+    def __init__(self, *, deterministic: bool = False, one_copy: bool = False, file: Path | None = None) -> None:
+        self._deterministic, self._one_copy = deterministic, one_copy
+        self._file = file or data_folder() / "operators.json"
+
+    def choose(self, element: str, rows: int, cols: int) -> Choice:
+        """For a weight [rows, cols] of `element` (f32, f16, bf16)."""
+        if self._deterministic or rows * cols < SMALL:
+            return OWN
+        times = self.times(element, rows, cols)
+        return fastest(times, one_copy=self._one_copy)
+
+    def times(self, element: str, rows: int, cols: int) -> dict[str, list[float]]:
+        """µs of each operator for each of ROWS, measured now unless this machine has measured them before."""
+        name, machine = f"{element} {rows}x{cols}", machine_name()
+        known = self.known()
+        found = known.get(machine, {}).get(name)
+        if found is None:
+            found = measure(element, rows, cols)
+            known.setdefault(machine, {})[name] = found
+            _write(self._file, known)
+        return found
+
+    def known(self) -> dict[str, dict[str, dict[str, list[float]]]]:
+        """All that was measured: by machine, by weight, by operator. A file that isn't ours is none."""
+        try:
+            kept = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return kept if _is_table(kept) else {}
+
+
+def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
+    """The operators to take: one with the least relative time over all ROWS, and others where they are worth a form."""
+    best = [min(column) for column in zip(*times.values(), strict=True)]
+    score = {name: sum(us / least for us, least in zip(row, best, strict=True)) for name, row in times.items()}
+    first = min(score, key=lambda name: (score[name], name))
+    names = [first] * len(ROWS)
+    if not one_copy:
+        for index in range(len(ROWS)):
+            other = min(times, key=lambda name: (times[name][index], name))
+            if times[other][index] < WORTH * times[first][index]:
+                names[index] = other
+    return Choice(tuple(names))
+
+
+def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
+    """µs of each operator for each of ROWS, medians; the operators take turns."""
+    random = torch.Generator().manual_seed(0)
+    kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[element]
+    weight = torch.randn((rows, cols), generator=random).to(kind)
+    copies = max(2, -(-COLD_BYTES // (weight.numel() * weight.element_size())))
+    sides = {name: [make(weight.clone()) for _ in range(copies)] for name, make in FORMS.items() if can(name, element)}
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for n in ROWS:
+        x: F32 = torch.randn((n, cols), generator=random).numpy()
+        y: F32 = np.empty((n, rows), dtype=np.float32)
+        for name, times in _turns(sides, x, y).items():
+            found[name].append(round(sorted(times)[len(times) // 2] * 1e6, 1))
+    return found
+
+
+def can(name: str, element: str) -> bool:
+    """Is this operator one for such weights? torch's bf16 only pays where the CPU has instructions for it."""
+    return name != "torch_bf16" or (element == "bf16" and torch_has_bf16())
+
+
+def _turns(sides: Mapping[str, Sequence[Linear]], x: F32, y: F32) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for copies in sides.values():
+        copies[0](y, x)
+    turn = 0
+    while turn < 3 or sum(map(sum, times.values())) < SECONDS * len(sides):
+        for name, copies in sides.items():
+            call: Callable[[F32, F32], None] = copies[turn % len(copies)]
+            begin = time.perf_counter()
+            call(y, x)
+            times[name].append(time.perf_counter() - begin)
+        turn += 1
+    return times
+
+
+def machine_name() -> str:
+    """What the times hold for: CPU, instruction level, threads, versions."""
+    features = _core.cpu_features()
+    has = " ".join(sorted(name for name, present in features.items() if present is True))
+    return (
+        f"{cpu_model()}; {has}; level {features['level']}; {_core.threads()} threads; "
+        f"torch {torch.__version__}; lorad {__version__}"
+    )
+
+
+def cpu_model() -> str:
+    """The CPU's name, as the system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return "unknown CPU"
+
+
+def _is_table(kept: Any) -> bool:
+    return isinstance(kept, dict) and all(
+        isinstance(weights, dict)
+        and all(
+            isinstance(times, dict)
+            and times
+            and all(
+                name in FORMS
+                and isinstance(row, list)
+                and len(row) == len(ROWS)
+                and all(isinstance(us, float) for us in row)
+                for name, row in times.items()
+            )
+            for times in weights.values()
+        )
+        for weights in kept.values()
+    )
+
+
+def _write(file: Path, table: Mapping[str, Any]) -> None:
+    """Replaces the file in one go; a folder that can't be written only means that the next start measures again."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as new:
+            json.dump(table, new, indent=1)
+        os.replace(new.name, file)
+    except OSError:
+        return

@@ -1,0 +1,146 @@
+"""Operators for weights of floats: they agree, the fastest is taken, what was measured is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lorad.doctor import report
+from lorad.models import linear, operators
+from lorad.models.forms import ELEMENTS, FORMS
+from lorad.models.linear import Chosen, DenseEmbedding
+from lorad.models.operators import OWN, ROWS, SMALL, Choice, Operators, can, fastest, machine_name
+
+BIG = (512, SMALL // 512)
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(("rows", "cols", "n"), [(1, 1, 1), (33, 70, 5), (130, 257, 13)])
+def test_forms_agree(dtype: torch.dtype, rows: int, cols: int, n: int) -> None:
+    random = torch.Generator().manual_seed(rows)
+    weight = torch.randn((rows, cols), generator=random).to(dtype)
+    x = torch.randn((n, cols), generator=random)
+    wanted = (x.double() @ weight.double().t()).numpy()
+    for name, make in FORMS.items():
+        if name == "torch_bf16" and dtype != torch.bfloat16:
+            continue
+        form, y = make(weight.clone()), np.full((n, rows), np.nan, dtype=np.float32)
+        form(y, x.numpy())
+        # bf16 rounds the activations to 8 bits
+        tolerance = 2e-2 if name == "torch_bf16" else 1e-5
+        assert np.abs(y - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max()), name
+        assert form.bytes >= weight.numel() * (4 if name == "torch_f32" else weight.element_size())
+
+
+def test_lorads_own_is_the_same_alone_and_in_company() -> None:
+    random = torch.Generator().manual_seed(5)
+    form = FORMS["own"](torch.randn((40, 300), generator=random).to(torch.bfloat16))
+    x = torch.randn((29, 300), generator=random).numpy()
+    together = np.empty((29, 40), dtype=np.float32)
+    form(together, x)
+    for row in range(29):
+        alone = np.empty((1, 40), dtype=np.float32)
+        form(alone, x[row : row + 1])
+        assert np.array_equal(alone[0], together[row])
+
+
+def test_the_fastest_is_taken_and_a_second_form_only_where_it_pays() -> None:
+    times = {"own": [10.0, 20.0, 40.0, 100.0, 400.0], "torch_f32": [30.0, 30.0, 39.0, 80.0, 200.0]}
+    assert fastest(times, one_copy=False) == Choice(("own", "own", "own", "torch_f32", "torch_f32"))
+    assert len(fastest(times, one_copy=True).forms) == 1
+    level = {"own": [10.0] * 5, "torch_f32": [9.5] * 5}
+    assert fastest(level, one_copy=False) == Choice(("torch_f32",) * 5)
+    assert fastest({"own": [1.0] * 5}, one_copy=False) == OWN
+
+
+def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
+        asked.append((element, rows, cols))
+        return {"own": [2.0] * 5, "torch_f32": [3.0, 3.0, 3.0, 1.0, 1.0]}
+
+    monkeypatch.setattr(operators, "measure", measure)
+    file = tmp_path / "deep" / "operators.json"
+    mixed = Choice(("own", "own", "own", "torch_f32", "torch_f32"))
+    assert Operators(file=file).choose("bf16", *BIG) == mixed
+    assert Operators(file=file).choose("bf16", *BIG) == mixed
+    assert asked == [("bf16", *BIG)]
+    assert list(Operators(file=file).known()) == [machine_name()]
+    assert len(Operators(file=file, one_copy=True).choose("bf16", *BIG).forms) == 1
+    # neither a small weight nor the deterministic mode looks at a clock
+    assert Operators(file=file).choose("f16", 8, 8) == OWN
+    assert Operators(file=file, deterministic=True).choose("f16", *BIG) == OWN
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}x", '{"a": 3}', '{"a": {"b": {"own": [1.0]}}}', '{"a": {"b": {"magic": [1.0, 1.0, 1.0, 1.0, 1.0]}}}'],
+)
+def test_a_file_that_isnt_ours_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols: {"own": [1.0] * 5})
+    file = tmp_path / "operators.json"
+    file.write_text(text)
+    assert Operators(file=file).choose("f32", *BIG) == OWN
+    assert machine_name() in json.loads(file.read_text())
+
+
+def test_a_folder_that_cant_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols: {"own": [1.0] * 5})
+    (tmp_path / "file").write_text("")
+    assert Operators(file=tmp_path / "file" / "operators.json").choose("f32", *BIG) == OWN
+
+
+def test_every_operator_is_timed_with_every_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "COLD_BYTES", 1)
+    monkeypatch.setattr(operators, "SECONDS", 1e-6)
+    for element in ELEMENTS.values():
+        found = operators.measure(element, 24, 40)
+        assert found.keys() == {name for name in FORMS if can(name, element)}
+        assert all(len(times) == len(ROWS) and min(times) > 0 for times in found.values())
+
+
+def test_the_number_of_rows_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+
+    class Form:
+        bytes = 7
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, y: np.ndarray, x: np.ndarray) -> None:
+            calls.append((self.name, len(x)))
+
+    monkeypatch.setattr(linear, "FORMS", {name: (lambda weight, name=name: Form(name)) for name in FORMS})
+    choice = Choice(("own", "own", "torch_f32", "torch_f32", "own"))
+    chosen = Chosen(torch.zeros(4, 4), choice)
+    assert chosen.bytes == 14
+    for n in (0, 1, 3, 15, 16, 63, 255, 256, 1000):
+        chosen(np.empty((n, 4), dtype=np.float32), np.empty((n, 4), dtype=np.float32))
+    assert [name for name, _ in calls] == ["own"] * 4 + ["torch_f32"] * 3 + ["own"] * 2
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_an_embedding_gives_its_rows_exactly(dtype: torch.dtype) -> None:
+    table = torch.randn((19, 33), generator=torch.Generator().manual_seed(1)).to(dtype)
+    out, ids = np.empty((4, 33), dtype=np.float32), np.array([18, 0, 7, 7], dtype=np.int32)
+    embedding = DenseEmbedding(table, OWN)
+    embedding(out, ids)
+    assert np.array_equal(out, table.float().numpy()[ids])
+    assert embedding.bytes == embedding.as_linear().bytes
+
+
+def test_doctor_reports_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols: {"own": [1.0] * 5})
+    known = Operators(file=tmp_path / "operators.json")
+    assert report(known)["operators"] == {}
+    known.choose("f32", *BIG)
+    found = report(known)
+    assert found["operators"][f"f32 {BIG[0]}x{BIG[1]}"]["chosen"] == ["own"] * 5
+    assert found["level"] in ("avx2", "portable") and found["packages"]["torch"]
