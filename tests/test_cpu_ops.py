@@ -16,6 +16,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, quants
 
+import blocks
 from lorad import _core
 from lorad.kernels.attention import ref as attention_ref
 from lorad.kernels.lora import ref as lora_ref
@@ -388,16 +389,17 @@ def test_rows_by_index() -> None:
 
 
 def quantised(rng: np.random.Generator, kind: str, rows: int, cols: int) -> tuple[_core.QuantMatrix, torch.Tensor]:
-    type_ = GGMLQuantizationType[kind]
-    data = quants.quantize(normal(rng, rows, cols), type_)
-    matrix = _core.QuantMatrix(kind, np.ascontiguousarray(data).reshape(-1).view(np.uint8), rows, cols)
-    return matrix, torch.from_numpy(quants.dequantize(data, type_))
+    data = blocks.quantize(normal(rng, rows, cols), kind)
+    matrix = _core.QuantMatrix(kind, np.ascontiguousarray(data).reshape(-1), rows, cols)
+    return matrix, torch.from_numpy(quants.dequantize(data, GGMLQuantizationType[kind]))
 
 
 @pytest.mark.parametrize("kind", sorted(_core.QUANT_KINDS))
 @pytest.mark.parametrize(("rows", "cols"), [(1, 32), (7, 64), (8, 32), (65, 96), (200, 576), (24, 1536)])
 def test_quantised_products(kind: str, rows: int, cols: int) -> None:
     rng = np.random.default_rng(rows)
+    columns, _ = blocks.size(kind)
+    cols = -(-cols // columns) * columns
     matrix, weight = quantised(rng, kind, rows, cols)
     assert (matrix.kind, matrix.rows, matrix.cols) == (kind, rows, cols)
     whole = nan(rows, cols)
@@ -425,20 +427,43 @@ def test_quantised_products(kind: str, rows: int, cols: int) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(_core.QUANT_KINDS))
+@pytest.mark.parametrize("seed", range(4))
+def test_any_block_is_what_gguf_makes_of_it(kind: str, seed: int) -> None:
+    """Random bytes, scalars of zero, subnormal, largest: equal bit for bit, the sign of zero too."""
+    rng = np.random.default_rng(seed)
+    rows, cols = (1, 7, 8, 37)[seed], blocks.size(kind)[0] * (3, 1, 4, 2)[seed]
+    for _ in range(20):
+        data = blocks.random_blocks(rng, kind, rows, cols)
+        wanted = quants.dequantize(data, GGMLQuantizationType[kind])
+        matrix = _core.QuantMatrix(kind, data.reshape(-1), rows, cols)
+        found = nan(rows, cols)
+        matrix.dequantize(found)
+        assert np.array_equal(found.view(np.int32), wanted.view(np.int32))
+        ids = rng.integers(0, rows, 5).astype(np.int32)
+        some = nan(5, cols)
+        matrix.dequantize_rows(some, ids)
+        assert np.array_equal(some.view(np.int32), wanted[ids].view(np.int32))
+
+
+@pytest.mark.parametrize("kind", sorted(_core.QUANT_KINDS))
 def test_extreme_blocks(kind: str) -> None:
     rng = np.random.default_rng(5)
-    # Quants of any bytes, and activations at full scale everywhere: 16-bit sums must not saturate.
-    size = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}[kind]
-    data = np.full((16, 3, size), 0xFF if kind != "Q8_0" else 0x7F, dtype=np.uint8)
+    # Every quant and sub-scale at an end, and activations at full scale everywhere: 16-bit sums must not saturate.
+    columns, size = blocks.size(kind)
+    data = np.full((16, 3, size), 0xFF, dtype=np.uint8)
     if kind == "Q8_0":
+        data[:] = 0x7F
         data[3::4, :, 2:] = 0x80
-    data[:, :, :2] = np.frombuffer(np.float16(0.5).tobytes(), dtype=np.uint8)
-    if kind == "Q4_1":
-        data[:, :, 2:4] = np.frombuffer(np.float16(-1.5).tobytes(), dtype=np.uint8)
-    matrix = _core.QuantMatrix(kind, data.reshape(-1), 16, 96)
-    weight = nan(16, 96)
+    if kind == "Q6_K":
+        data[3::4, :, :192] = 0
+        data[:, :, 192:208] = 0x7F
+    for at, scalar in zip(blocks.HALVES[kind], (0.5, -1.5), strict=False):
+        data[:, :, at : at + 2] = np.frombuffer(np.float16(scalar).tobytes(), dtype=np.uint8)
+    cols = 3 * columns
+    matrix = _core.QuantMatrix(kind, data.reshape(-1), 16, cols)
+    weight = nan(16, cols)
     matrix.dequantize(weight)
-    x = np.where(rng.random((6, 96)) < 0.5, -3, 3).astype(np.float32)
+    x = np.where(rng.random((6, cols)) < 0.5, -3, 3).astype(np.float32)
     x[0], x[1] = 3, -3
     y = nan(6, 16)
     matrix.matmul(y, x)
@@ -449,8 +474,9 @@ def test_extreme_blocks(kind: str) -> None:
 def test_a_bad_activation_poisons_its_row_only(bad: float) -> None:
     rng = np.random.default_rng(0)
     for kind in sorted(_core.QUANT_KINDS):
-        matrix, _ = quantised(rng, kind, 24, 64)
-        x = normal(rng, 6, 64)
+        cols = max(64, blocks.size(kind)[0])
+        matrix, _ = quantised(rng, kind, 24, cols)
+        x = normal(rng, 6, cols)
         x[2, 40] = bad
         y = nan(6, 24)
         matrix.matmul(y, x)
@@ -464,6 +490,9 @@ def test_quantised_shapes_are_checked() -> None:
     for kind, rows, cols in [("Q4_1", 3, 63), ("Q4_1", 0, 64), ("Q4_1", 4, 64), ("Q8_0", 3, 64), ("Q9", 3, 64)]:
         with pytest.raises(ValueError):
             _core.QuantMatrix(kind, data, rows, cols)
+    for kind in ("Q4_K", "Q5_K", "Q6_K"):
+        with pytest.raises(ValueError, match="cols must be a positive multiple of 256, got 64"):
+            _core.QuantMatrix(kind, data, 3, 64)
     matrix = _core.QuantMatrix("Q4_1", data, 3, 64)
     with pytest.raises(ValueError):
         matrix.matmul(nan(2, 3), nan(3, 64))

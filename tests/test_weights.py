@@ -23,7 +23,7 @@ from lorad.models.rope import FactorRope, LinearRope, Llama3Rope
 from lorad.models.safetensors_model import SafetensorsWeights
 from lorad.models.weights import Weights
 from oracle import load_reference, oracle
-from tiny import VOCAB, flip, make_tiny, make_tiny_gguf, permuted, rewrite, tiny_config
+from tiny import VOCAB, WIDE, flip, make_tiny, make_tiny_gguf, permuted, rewrite, tiny_config
 
 NAMES = {"embed": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 IN_LAYER = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
@@ -37,6 +37,11 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny(tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("wide") / "model", **WIDE)
 
 
 @pytest.fixture
@@ -96,9 +101,9 @@ def test_sharded_folder(tmp_path: Path) -> None:
     assert_same(open_model(folder), load_reference(folder).state_dict())
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_gguf_equals_transformers(tiny: Path, tmp_path: Path, kind: str) -> None:
-    path = make_tiny_gguf(tiny, tmp_path / "tiny.gguf", kind)
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"])
+def test_gguf_equals_transformers(tiny: Path, wide: Path, tmp_path: Path, kind: str) -> None:
+    path = make_tiny_gguf(wide if kind.endswith("_K") else tiny, tmp_path / "tiny.gguf", kind)
     weights = open_model(path)
     assert weights.tensor("layers.1.k_proj").kind == kind
     assert_same(weights, load_reference(path).state_dict())

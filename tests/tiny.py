@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from blocks import quantize
+
 TEXT_BYTES = 256
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCAB = 320
@@ -48,6 +50,10 @@ def tiny_config(**changes: Any) -> Any:
     return LlamaConfig(**(values | changes))
 
 
+WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "initializer_range": 0.125}
+"""Changes that make every width a multiple of 256, as K-quants need."""
+
+
 def make_tiny(folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Path:
     """Writes the model with its tokenizer as a Hugging Face folder."""
     from transformers import LlamaForCausalLM
@@ -65,10 +71,17 @@ def make_tiny(folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32
 
 
 def make_tiny_gguf(
-    folder: Path, target: Path, kind: str = "F16", *, embed: str | None = None, keys: dict[str, Any] | None = None
+    folder: Path,
+    target: Path,
+    kind: str = "F16",
+    *,
+    embed: str | None = None,
+    modules: dict[str, str] | None = None,
+    keys: dict[str, Any] | None = None,
 ) -> Path:
     """Writes the model in `folder` as GGUF the way llama.cpp's converter does; matrices are of `kind`.
 
+    `modules`: other kinds for some modules, as in {"v_proj": "Q6_K"}.
     `keys`: further keys, or None to leave one out that is written otherwise.
     """
     config = json.loads((folder / "config.json").read_text())
@@ -106,8 +119,9 @@ def make_tiny_gguf(
         if name.endswith(("q_proj.weight", "k_proj.weight")):
             values = permuted(values, values.shape[0] // head_dim)
         chosen = embed if embed and name.startswith(("model.embed", "lm_head")) else kind
+        chosen = (modules or {}).get(name.split(".")[-2], chosen)
         number = gguf.GGMLQuantizationType["F32" if values.ndim == 1 else chosen]
-        writer.add_tensor(gguf_name(name), gguf.quants.quantize(values, number), raw_dtype=number)
+        writer.add_tensor(gguf_name(name), quantize(values, number.name), raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

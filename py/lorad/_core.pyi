@@ -219,7 +219,7 @@ def simulate(
 # Activations are f32 and C-contiguous; 16-bit floats travel as uint16 bits; nothing is copied. n: tokens of the step.
 # A wrong shape or an index out of range raises ValueError before anything is written.
 
-QUANT_KINDS: frozenset[str]  # Q4_0, Q4_1, Q8_0
+QUANT_KINDS: frozenset[str]  # Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K
 TILE_ROWS: int
 
 # (layers, kv_heads, page_tokens, head_dim, element): how KV lies in a page; element: "f32", "f16" or "bf16".

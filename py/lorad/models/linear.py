@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -67,6 +68,27 @@ class Quantised:
         self._matrix.matmul(y, x)
 
 
+class Stacked:
+    """Operators of several number types over one input, their outputs side by side."""
+
+    def __init__(self, parts: Sequence[tuple[Linear, int]]) -> None:
+        """`parts`: operators and their outputs."""
+        self._parts = parts
+        self.bytes = sum(part.bytes for part, _ in parts)
+
+    def __call__(self, y: F32, x: F32) -> None:
+        begin = 0
+        for part, rows in self._parts:
+            columns = y[:, begin : begin + rows]
+            begin += rows
+            if columns.flags.c_contiguous:  # a single token's
+                part(columns, x)
+                continue
+            whole = np.empty(columns.shape, dtype=np.float32)
+            part(whole, x)
+            columns[:] = whole
+
+
 class QuantisedEmbedding:
     """A block-quantised table; rows are widened as they are read."""
 
@@ -82,11 +104,24 @@ class QuantisedEmbedding:
 
 
 def make_linear(parts: Sequence[RawTensor], operators: Operators, *, dequantize: bool) -> Linear:
-    """One operator for `parts` stacked along the output (q|k|v, gate|up): quantised if all parts are, and alike."""
-    kinds = {part.kind for part in parts}
-    if not dequantize and len(kinds) == 1 and kinds <= _core.QUANT_KINDS:
-        return Quantised(_quant_matrix(parts))
-    weight = _floats(parts)
+    """One operator for `parts` stacked along the output (q|k|v, gate|up).
+
+    Neighbours of one quantised type are multiplied as they are, together. Files of mixed types are common: llama.cpp's
+    Q4_K_M has v in Q6_K in half of the layers.
+    """
+
+    def quantised(part: RawTensor) -> str:
+        return part.kind if not dequantize and part.kind in _core.QUANT_KINDS else ""
+
+    made: list[tuple[Linear, int]] = []
+    for kind, alike in groupby(parts, quantised):
+        run = list(alike)
+        linear = Quantised(_quant_matrix(run)) if kind else _chosen(_floats(run), operators)
+        made.append((linear, sum(part.rows for part in run)))
+    return made[0][0] if len(made) == 1 else Stacked(made)
+
+
+def _chosen(weight: torch.Tensor, operators: Operators) -> Linear:
     return Chosen(weight, operators.choose(ELEMENTS[weight.dtype], *weight.shape))
 
 

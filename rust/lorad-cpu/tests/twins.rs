@@ -216,37 +216,6 @@ fn attention_and_rope_twins() {
 }
 
 #[test]
-fn quantised_twins() {
-    for seed in 0..40 {
-        let mut seeded = Seeded(seed);
-        let kind = Kind::ALL[seed as usize % 3];
-        let (rows, blocks) = (1 + seeded.below(70), 1 + seeded.below(9));
-        let mut data: Vec<u8> = (0..rows * blocks * kind.file_bytes()).map(|_| seeded.next() as u8).collect();
-        for block in data.chunks_exact_mut(kind.file_bytes()) {
-            block[..2].copy_from_slice(&f32_to_f16(seeded.float() / 8.0).to_le_bytes());
-            if kind == Kind::Q4_1 {
-                block[2..4].copy_from_slice(&f32_to_f16(seeded.float()).to_le_bytes());
-            }
-        }
-        let matrix = QuantMatrix::new(kind, &data, rows, blocks * 32).unwrap();
-        let n = seeded.pick(&[1, 2, 3, 4, 5, 7, 12, 70]);
-        let mut x = seeded.floats(n * blocks * 32);
-        x[seeded.below(n * blocks * 32)] *= 1000.0;
-        let results = levels().map(|cpu| {
-            let mut y = vec![f32::NAN; n * rows];
-            matrix.matmul(&cpu, &mut y, &x).unwrap();
-            for row in 0..n {
-                let mut alone = vec![f32::NAN; rows];
-                matrix.matmul(&cpu, &mut alone, &x[row * blocks * 32..][..blocks * 32]).unwrap();
-                assert_eq!(alone, y[row * rows..][..rows]);
-            }
-            y
-        });
-        close(&results[1], &results[0], 1e-5, &format!("seed {seed}"));
-    }
-}
-
-#[test]
 fn dense_twins() {
     for seed in 0..40 {
         let mut seeded = Seeded(seed);

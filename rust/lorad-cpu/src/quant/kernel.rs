@@ -33,8 +33,15 @@ pub enum Weights<'a> {
         /// The minima.
         min: &'a [f32],
     },
+    /// 0..=31, and a minimum as above: sums of 32 columns don't fit 16 bits, those of 16 do.
+    Five {
+        /// The minima.
+        min: &'a [f32],
+    },
     /// -128..=127.
     Signed,
+    /// -32..=31, and scales `[groups, blocks, 2, 8]`: 16 columns share one.
+    Halves,
 }
 
 /// Up to [`GROUPS`] groups of eight rows, one byte a weight.
@@ -43,7 +50,7 @@ pub struct Panel<'a> {
     pub q: &'a [u8],
     /// Bytes between blocks.
     pub stride: usize,
-    /// `[groups, blocks, 8]`.
+    /// `[groups, blocks, 8]`, but see [`Weights::Halves`].
     pub scale: &'a [f32],
     /// What `q` means.
     pub weights: Weights<'a>,
@@ -87,7 +94,8 @@ pub fn unpack_scales_scalar(packed: &[u8], stride: usize, scales: &mut [f32]) {
     }
 }
 
-/// `y[t, r] = Σ_blocks scale_w · scale_x · Σ q_w q_x (+ min · scale_x Σ q_x)`; y's row t is at `y_begin + t · y_stride`.
+/// `y[t, r] = Σ_blocks scale_w · scale_x · Σ q_w q_x (+ min · scale_x Σ q_x)`, summed by halves of a block where those
+/// have scales; y's row t is at `y_begin + t · y_stride`.
 ///
 /// # Safety
 /// Nobody else may use these `panel.rows` columns of y meanwhile.
@@ -106,22 +114,27 @@ pub unsafe fn multiply_scalar(
             let (group, lane) = (row / LANES, row % LANES);
             let mut acc = 0f32;
             for block in 0..x.blocks {
-                let xq = &x.q[(t * x.blocks + block) * BLOCK..][..BLOCK];
-                let w = &panel.q[(group * x.blocks + block) * panel.stride..][..LANES * BLOCK];
-                let mut dot = 0i32;
-                for (column, xq) in xq.iter().enumerate() {
-                    let w = w[(column / 4 * LANES + lane) * 4 + column % 4];
-                    let w = if matches!(panel.weights, Weights::Signed) {
-                        i32::from(w as i8)
-                    } else {
-                        i32::from(w)
-                    };
-                    dot += w * i32::from(*xq);
+                let (at, number) = (t * x.blocks + block, group * x.blocks + block);
+                let xq = &x.q[at * BLOCK..][..BLOCK];
+                let w = &panel.q[number * panel.stride..][..LANES * BLOCK];
+                let scales = if matches!(panel.weights, Weights::Halves) { 2 } else { 1 };
+                for (part, xq) in xq.chunks_exact(BLOCK / scales).enumerate() {
+                    let mut dot = 0i32;
+                    for (column, xq) in xq.iter().enumerate() {
+                        let column = part * BLOCK / scales + column;
+                        let w = w[(column / 4 * LANES + lane) * 4 + column % 4];
+                        let w = if matches!(panel.weights, Weights::Signed | Weights::Halves) {
+                            i32::from(w as i8)
+                        } else {
+                            i32::from(w)
+                        };
+                        dot += w * i32::from(*xq);
+                    }
+                    let scale = panel.scale[(number * scales + part) * LANES + lane];
+                    acc += dot as f32 * (scale * x.scale[at]);
                 }
-                let (at, wide) = (t * x.blocks + block, (group * x.blocks + block) * LANES + lane);
-                acc += dot as f32 * (panel.scale[wide] * x.scale[at]);
-                if let Weights::Small { min } = panel.weights {
-                    acc += min[wide] * x.sum[at];
+                if let Weights::Small { min } | Weights::Five { min } = panel.weights {
+                    acc += min[number * LANES + lane] * x.sum[at];
                 }
             }
             *y = acc;

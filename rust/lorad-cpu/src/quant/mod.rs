@@ -5,6 +5,8 @@
 //! the columns in one order: a row's result doesn't depend on the rows beside it.
 #![allow(unsafe_code)] // tasks write disjoint columns of y
 
+pub mod block;
+pub mod file_block;
 pub mod kernel;
 pub mod pack;
 
@@ -154,6 +156,15 @@ impl QuantMatrix {
     fn panel<'a>(&'a self, level: Level, wide: &'a mut Wide, panel: usize, blocks: usize) -> Panel<'a> {
         let (kind, (_, rows)) = (self.kind(), self.panel_rows(panel));
         let groups = rows.div_ceil(LANES);
+        if kind.is_composed() {
+            return wide.compose(
+                level,
+                kind,
+                self.packed.groups(panel * GROUPS, groups),
+                groups * blocks,
+                rows,
+            );
+        }
         let (packed, stride) = (self.packed.groups(panel * GROUPS, groups), kind.packed_bytes());
         let (count, quants) = (groups * blocks, kind.packed_quant_bytes());
         let scales = |packed: &[u8], out: &mut Vec<f32>| {
@@ -207,6 +218,32 @@ impl QuantMatrix {
     }
 }
 
+impl Wide {
+    /// Widens the packed blocks of a composed kind.
+    fn compose(&mut self, level: Level, kind: Kind, packed: &[u8], blocks: usize, rows: usize) -> Panel<'_> {
+        let (scales, minima) = if kind.has_half_scales() { (2, 0) } else { (1, 1) };
+        self.q.resize(blocks * LANES * BLOCK, 0);
+        self.scale.resize(blocks * LANES * scales, 0.0);
+        self.min.resize(blocks * LANES * minima, 0.0);
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(avx2) => {
+                avx2.unpack_composed(kind, packed, &mut self.q, &mut self.scale, &mut self.min)
+            }
+            Level::Portable => {
+                block::unpack_scalar(kind, packed, &mut self.q, &mut self.scale, &mut self.min)
+            }
+        }
+        let min = &self.min;
+        let weights = match kind.plane_bits() {
+            0 => Weights::Small { min },
+            1 => Weights::Five { min },
+            _ => Weights::Halves,
+        };
+        Panel { q: &self.q, stride: LANES * BLOCK, scale: &self.scale, weights, rows }
+    }
+}
+
 impl Activations {
     /// Rounds x `[n, blocks · 32]`.
     fn round(&mut self, cpu: &Cpu, x: &[f32], n: usize, blocks: usize) -> Rounded<'_> {
@@ -246,7 +283,13 @@ impl Activations {
 /// Refuses shapes that no GGUF tensor of `kind` has.
 fn check(kind: Kind, data: &[u8], rows: usize, cols: usize) -> Result<(), OpError> {
     require(rows > 0, "rows must be positive", rows)?;
-    require(cols > 0 && cols % BLOCK == 0, "cols must be a positive multiple of 32", cols)?;
-    let bytes = (cols / BLOCK).checked_mul(kind.file_bytes()).and_then(|row| row.checked_mul(rows));
+    let what = if kind.is_k() {
+        "cols must be a positive multiple of 256"
+    } else {
+        "cols must be a positive multiple of 32"
+    };
+    require(cols > 0 && cols % kind.file_columns() == 0, what, cols)?;
+    let row = (cols / kind.file_columns()).checked_mul(kind.file_bytes());
+    let bytes = row.and_then(|row| row.checked_mul(rows));
     length("data", bytes.unwrap_or(usize::MAX), data.len())
 }

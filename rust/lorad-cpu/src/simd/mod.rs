@@ -23,7 +23,11 @@ impl Avx2 {
 #[cfg(target_arch = "x86_64")]
 mod attention;
 #[cfg(target_arch = "x86_64")]
+mod composed;
+#[cfg(target_arch = "x86_64")]
 mod dense;
+#[cfg(target_arch = "x86_64")]
+mod forms;
 #[cfg(target_arch = "x86_64")]
 mod lora;
 #[cfg(target_arch = "x86_64")]

@@ -53,6 +53,10 @@ impl Avx2 {
         y_begin: usize,
         y_stride: usize,
     ) {
+        if matches!(panel.weights, Weights::Five { .. } | Weights::Halves) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.multiply_composed(panel, x, tokens, y, y_begin, y_stride) };
+        }
         let (blocks, groups) = (x.blocks, panel.rows.div_ceil(LANES));
         assert!(blocks > 0 && panel.rows > 0 && groups <= GROUPS && panel.stride >= PANEL_BLOCK);
         assert!(panel.q.len() >= (groups * blocks - 1) * panel.stride + PANEL_BLOCK);
@@ -63,7 +67,7 @@ impl Avx2 {
         let Some(y) = check(x, &tokens, panel.rows, y, y_begin, y_stride) else { return };
         let min = match panel.weights {
             Weights::Small { min } => min.as_ptr(),
-            Weights::Signed => std::ptr::null(),
+            _ => std::ptr::null(),
         };
         let q = panel.q.as_ptr();
         let source =
@@ -72,7 +76,7 @@ impl Avx2 {
         unsafe {
             match panel.weights {
                 Weights::Small { .. } => multiply::<SMALL>(&source, x, tokens, y, y_stride),
-                Weights::Signed => multiply::<SIGNED>(&source, x, tokens, y, y_stride),
+                _ => multiply::<SIGNED>(&source, x, tokens, y, y_stride),
             }
         }
     }
@@ -92,6 +96,12 @@ impl Avx2 {
         y_begin: usize,
         y_stride: usize,
     ) {
+        if kind.is_composed() {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                self.multiply_composed_packed(kind, packed, rows, x, tokens, y, y_begin, y_stride)
+            };
+        }
         let (blocks, groups) = (x.blocks, rows.div_ceil(LANES));
         assert!(blocks > 0 && rows > 0 && groups <= GROUPS);
         assert!(packed.len() >= groups * blocks * kind.packed_bytes());
@@ -105,13 +115,14 @@ impl Avx2 {
                 Kind::Q4_0 => multiply::<PACKED_Q4_0>(&source, x, tokens, y, y_stride),
                 Kind::Q4_1 => multiply::<PACKED_Q4_1>(&source, x, tokens, y, y_stride),
                 Kind::Q8_0 => multiply::<PACKED_Q8_0>(&source, x, tokens, y, y_stride),
+                _ => unreachable!("composed"),
             }
         }
     }
 }
 
 /// Where y begins for these tokens, all bounds checked; none without tokens.
-fn check(
+pub(super) fn check(
     x: &Rounded<'_>,
     tokens: &Range<usize>,
     rows: usize,
@@ -259,7 +270,7 @@ unsafe fn multiply<const KIND: u8>(
 /// the registers don't reach: broadcast activations went to the stack and back.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn keep(sum: &mut __m256i) {
+pub(super) fn keep(sum: &mut __m256i) {
     // SAFETY: no instruction.
     unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) * sum, options(nomem, nostack, preserves_flags)) };
 }
