@@ -88,12 +88,33 @@ class QuantisedEmbedding:
         return Quantised(self._matrix)
 
 
-def make_linear(parts: Sequence[RawTensor], *, dequantize: bool) -> Linear:
-    """One operator for `parts` stacked along the output (q|k|v, gate|up): quantised if all parts are, and alike."""
+class Biased:
+    """A product to which a bias is added."""
+
+    def __init__(self, linear: Linear, bias: F32) -> None:
+        """`bias`: f32 [out]."""
+        self._linear, self._bias = linear, bias
+        self.bytes = linear.bytes + bias.nbytes
+
+    def __call__(self, y: F32, x: F32) -> None:
+        self._linear(y, x)
+        np.add(y, self._bias, out=y)
+
+
+def make_linear(parts: Sequence[RawTensor], biases: Sequence[RawTensor] = (), *, dequantize: bool) -> Linear:
+    """One operator for `parts` stacked along the output (q|k|v, gate|up): quantised if all parts are, and alike.
+
+    `biases`: one for each part, or none.
+    """
     kinds = {part.kind for part in parts}
+    linear: Linear
     if not dequantize and len(kinds) == 1 and kinds <= _core.QUANT_KINDS:
-        return Quantised(_quant_matrix(parts))
-    return Dense(torch.cat([part.dequantize() for part in parts]))
+        linear = Quantised(_quant_matrix(parts))
+    else:
+        linear = Dense(torch.cat([part.dequantize() for part in parts]))
+    if not biases:
+        return linear
+    return Biased(linear, torch.cat([bias.dequantize() for bias in biases]).numpy())
 
 
 def make_embedding(table: RawTensor, *, dequantize: bool) -> Embedding:

@@ -1,10 +1,12 @@
-"""The Llama family: Llama 2 and 3, SmolLM2, and what shares their shape.
+"""The decoder that all supported families share: Llama, Mistral, Qwen 2 and 3, Gemma 3.
 
-    h   = embed(ids)
+    h   = embed(ids) [· scale]
     for each layer:
-        h += o( attention( rope( q(n), k(n) ), v(n) ) )      n = rms_norm(h)
-        h += down( silu(gate(n)) * up(n) )                   n = rms_norm(h)
-    logits = head( rms_norm(h) )                             for the rows that are sampled
+        h += [norm] o( attention( rope( [norm] q(n), [norm] k(n) ), v(n) ) )      n = rms_norm(h)
+        h += [norm] down( act(gate(n)) * up(n) )                                  n = rms_norm(h)
+    logits = head( rms_norm(h) )                                                  for the rows that are sampled
+
+What is in brackets, biases, windows and a layer's rotary table are the model's own: `ModelConfig` says which.
 
 q, k, v are one product, so are gate and up; each of the seven takes its LoRA contribution from the tiles of the row's
 adapter. All activations are f32 in arrays that are allocated once, for `tokens_max` tokens.
@@ -19,22 +21,30 @@ import torch
 
 from lorad.models.config import ModelConfig
 from lorad.models.linear import F32, Linear, make_embedding, make_linear
+from lorad.models.rope import RopeScaling
 from lorad.models.weights import Weights
 from lorad.worker.ops import Ops, StepArrays
 
 
 class Layer(NamedTuple):
-    """The weights of one layer."""
+    """The weights of one layer, and what it sees; None: the family hasn't got it."""
 
     input_norm: F32
     qkv: Linear
+    q_norm: F32 | None
+    k_norm: F32 | None
+    cos: F32
+    sin: F32
+    window: int | None
     o: Linear
+    attention_out_norm: F32 | None
     post_norm: F32
     gate_up: Linear
     down: Linear
+    mlp_out_norm: F32 | None
 
 
-class Llama:
+class Decoder:
     """A model bound to the operators of a worker."""
 
     def __init__(self, weights: Weights, ops: Ops, *, tokens_max: int, rows_max: int, dequantize: bool) -> None:
@@ -42,28 +52,46 @@ class Llama:
         self.ops = ops
         self.q_width = config.heads * config.head_dim
         self.kv_width = config.kv_heads * config.head_dim
-
-        def norm(name: str) -> F32:
-            return weights.tensor(name).dequantize().contiguous().numpy()
+        self.gate = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul}[config.activation]
 
         def linear(*names: str) -> Linear:
-            return make_linear([weights.tensor(name) for name in names], dequantize=dequantize)
+            biases = [weights.tensor(f"{name}.bias") for name in names if f"{name}.bias" in shapes]
+            return make_linear([weights.tensor(name) for name in names], biases, dequantize=dequantize)
+
+        def norm(name: str) -> F32:
+            return (weights.tensor(name).dequantize() + config.norm_offset).contiguous().numpy()
+
+        def norm_if(name: str) -> F32 | None:
+            return norm(name) if name in shapes else None
+
+        shapes = config.shapes()
+        everywhere = rope_tables(config, config.rope_theta, config.rope_scaling)
+        local = everywhere if config.local_rope_theta is None else rope_tables(config, config.local_rope_theta, None)
+
+        def layer(index: int) -> Layer:
+            at = f"layers.{index}"
+            window = config.window(index)
+            cos, sin = everywhere if window is None else local
+            return Layer(
+                input_norm=norm(f"{at}.input_norm"),
+                qkv=linear(f"{at}.q_proj", f"{at}.k_proj", f"{at}.v_proj"),
+                q_norm=norm_if(f"{at}.q_norm"),
+                k_norm=norm_if(f"{at}.k_norm"),
+                cos=cos,
+                sin=sin,
+                window=window,
+                o=linear(f"{at}.o_proj"),
+                attention_out_norm=norm_if(f"{at}.attention_out_norm"),
+                post_norm=norm(f"{at}.post_norm"),
+                gate_up=linear(f"{at}.gate_proj", f"{at}.up_proj"),
+                down=linear(f"{at}.down_proj"),
+                mlp_out_norm=norm_if(f"{at}.mlp_out_norm"),
+            )
 
         self.embed = make_embedding(weights.tensor("embed"), dequantize=dequantize)
-        self.layers = [
-            Layer(
-                input_norm=norm(f"layers.{i}.input_norm"),
-                qkv=linear(*(f"layers.{i}.{name}" for name in ("q_proj", "k_proj", "v_proj"))),
-                o=linear(f"layers.{i}.o_proj"),
-                post_norm=norm(f"layers.{i}.post_norm"),
-                gate_up=linear(f"layers.{i}.gate_proj", f"layers.{i}.up_proj"),
-                down=linear(f"layers.{i}.down_proj"),
-            )
-            for i in range(config.layers)
-        ]
+        self.layers = [layer(index) for index in range(config.layers)]
         self.norm = norm("norm")
         self.head = self.embed.as_linear() if config.tie_embeddings else linear("head")
-        self.cos, self.sin = rope_tables(config)
 
         def activation(rows: int, width: int) -> F32:
             return np.zeros((rows, width), dtype=np.float32)
@@ -90,34 +118,41 @@ class Llama:
     def forward(self, step: StepArrays) -> F32:
         """Computes a step; returns the logits f32 [samples, vocab] of the rows to sample, in plan order."""
         config, ops, n = self.config, self.ops, step.tokens
+        eps, scale = config.norm_eps, config.attention_scale
         q_width, kv_width = self.q_width, self.kv_width
         hidden, normed, branch = self.hidden[:n], self.normed[:n], self.branch[:n]
         qkv, attention = self.qkv[:n], self.attention[:n]
         gate_up, gated = self.gate_up[:n], self.gated[:n]
 
         self.embed(hidden, step.token_id)
+        if config.embed_scale != 1.0:
+            np.multiply(hidden, np.float32(config.embed_scale), out=hidden)
         for index, layer in enumerate(self.layers):
             if index == 0:
-                ops.rms_norm(normed, hidden, layer.input_norm, config.norm_eps)
+                ops.rms_norm(normed, hidden, layer.input_norm, eps)
             else:  # the last layer's branch joins here: one pass over `hidden` instead of two
-                ops.add_rms_norm(normed, hidden, branch, layer.input_norm, config.norm_eps)
+                ops.add_rms_norm(normed, hidden, branch, layer.input_norm, eps)
             layer.qkv(qkv, normed)
             ops.lora(step, qkv, normed, index, Q_K_V, (0, q_width, q_width + kv_width))
-            ops.rope_write(step, qkv, self.cos, self.sin, index)
-            ops.attention(step, attention, qkv, index)
+            ops.rope_write(step, qkv, layer.cos, layer.sin, index, layer.q_norm, layer.k_norm, eps)
+            ops.attention(step, attention, qkv, index, scale, layer.window)
             layer.o(branch, attention)
             ops.lora(step, branch, attention, index, ATTENTION_OUT, (0,))
-            ops.add_rms_norm(normed, hidden, branch, layer.post_norm, config.norm_eps)
+            if layer.attention_out_norm is not None:
+                ops.rms_norm(branch, branch, layer.attention_out_norm, eps)
+            ops.add_rms_norm(normed, hidden, branch, layer.post_norm, eps)
             layer.gate_up(gate_up, normed)
             ops.lora(step, gate_up, normed, index, GATE_UP, (0, config.intermediate))
-            ops.silu_mul(gated, gate_up)
+            self.gate(gated, gate_up)
             layer.down(branch, gated)
             ops.lora(step, branch, gated, index, DOWN, (0,))
+            if layer.mlp_out_norm is not None:
+                ops.rms_norm(branch, branch, layer.mlp_out_norm, eps)
         # Only the rows that are sampled go through the head, the largest product of small models.
         samples = len(step.sample_token)
         last = self.last[:samples]
         np.add(hidden[step.sample_token], branch[step.sample_token], out=last)
-        ops.rms_norm(last, last, self.norm, config.norm_eps)
+        ops.rms_norm(last, last, self.norm, eps)
         logits = self.logits[:samples]
         self.head(logits, last)
         return logits
@@ -130,16 +165,16 @@ GATE_UP = (4, 5)
 DOWN = (6,)
 
 
-def rope_tables(config: ModelConfig) -> tuple[F32, F32]:
-    """cos and sin, f32 [context, head_dim / 2], by Su et al. 2021 (arXiv:2104.09864), with Llama 3's scaling if set.
+def rope_tables(config: ModelConfig, theta: float, scaling: RopeScaling | None) -> tuple[F32, F32]:
+    """cos and sin, f32 [context, head_dim / 2], by Su et al. 2021 (arXiv:2104.09864), with the model's scaling if set.
 
     The frequencies are computed as transformers does (f32), so that long positions agree with it.
     """
     half = config.head_dim // 2
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
-    if config.rope_scaling is not None:
-        frequencies = config.rope_scaling.apply(frequencies)
+    frequencies = 1.0 / (theta**exponents)
+    if scaling is not None:
+        frequencies = scaling.apply(frequencies)
     angles = torch.outer(torch.arange(config.context_length).float(), frequencies)
     assert angles.shape == (config.context_length, half)
     return angles.cos().numpy(), angles.sin().numpy()
