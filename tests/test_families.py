@@ -136,6 +136,13 @@ def test_chunks_and_company_change_no_token(tiny: Tiny) -> None:
     assert [tokens for tokens, _ in alone] == [tokens for tokens, _ in together[-3:]]
 
 
+def test_cached_prefixes_and_a_small_pool_change_nothing(tiny: Tiny) -> None:
+    """Each prompt twice, few at a time: the second finds the first one's pages, and adapters make way for others."""
+    asked = [one for one in prompts(5) for _ in range(2)]
+    options = {"max_num_batched_tokens": 24, "max_num_seqs": 3, "block_size": 4, "kv_cache_memory_bytes": 3 << 18}
+    agree(tiny.base, tiny.adapters, asked, answers(tiny.base, tiny.adapters, asked, **options))
+
+
 GGUF = {"llama": "mistral", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3"}
 """By llama.cpp's architecture, the family that is written so."""
 GGUF_CHANGES: dict[str, dict[str, Any]] = {

@@ -287,9 +287,8 @@ def rope_write(
     arena: NDArray[uint8],  # [pages, page_bytes]; k and v are written
     geometry: Geometry,
     layer: int,
-    q_norm: NDArray[float32] | None = None,  # [head_dim] RMS norm of each head of q before it's rotated
-    k_norm: NDArray[float32] | None = None,  # [head_dim] of k
-    eps: float = 0.0,
+    norms: tuple[NDArray[float32], NDArray[float32], float] | None = None,  # RMS norms of each head of q and k before
+    # it's rotated: weights [head_dim] each, and eps
 ) -> None: ...
 def paged_attention(
     out: NDArray[float32],  # [n, heads head_dim]

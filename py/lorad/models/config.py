@@ -114,7 +114,7 @@ class ModelConfig:
     @property
     def attention_scale(self) -> float:
         """Factor of the attention scores."""
-        return float(self.head_dim if self.query_scalar is None else self.query_scalar) ** -0.5
+        return math.pow(self.head_dim if self.query_scalar is None else self.query_scalar, -0.5)
 
     def window(self, layer: int) -> int | None:
         """How many keys a query of this layer sees at most; None: all."""

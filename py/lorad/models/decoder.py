@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lorad.models.config import ModelConfig
 from lorad.models.linear import F32, Linear, make_embedding, make_linear
 from lorad.models.rope import RopeScaling
 from lorad.models.weights import Weights
-from lorad.worker.ops import Ops, StepArrays
+from lorad.worker.ops import HeadNorms, Ops, StepArrays
 
 
 class Layer(NamedTuple):
@@ -31,8 +30,7 @@ class Layer(NamedTuple):
 
     input_norm: F32
     qkv: Linear
-    q_norm: F32 | None
-    k_norm: F32 | None
+    head_norms: HeadNorms | None
     cos: F32
     sin: F32
     window: int | None
@@ -47,7 +45,10 @@ class Layer(NamedTuple):
 class Decoder:
     """A model bound to the operators of a worker."""
 
-    def __init__(self, weights: Weights, ops: Ops, *, tokens_max: int, rows_max: int, dequantize: bool) -> None:
+    def __init__(
+        self, weights: Weights, ops: Ops, *, tokens_max: int, rows_max: int, positions_max: int, dequantize: bool
+    ) -> None:
+        """`positions_max`: tokens of the longest row, for which rotary tables are made."""
         config = self.config = weights.config
         self.ops = ops
         self.q_width = config.heads * config.head_dim
@@ -65,8 +66,9 @@ class Decoder:
             return norm(name) if name in shapes else None
 
         shapes = config.shapes()
-        everywhere = rope_tables(config, config.rope_theta, config.rope_scaling)
-        local = everywhere if config.local_rope_theta is None else rope_tables(config, config.local_rope_theta, None)
+        everywhere = local = rope_tables(config.head_dim, positions_max, config.rope_theta, config.rope_scaling)
+        if config.local_rope_theta is not None:
+            local = rope_tables(config.head_dim, positions_max, config.local_rope_theta, None)
 
         def layer(index: int) -> Layer:
             at = f"layers.{index}"
@@ -75,8 +77,9 @@ class Decoder:
             return Layer(
                 input_norm=norm(f"{at}.input_norm"),
                 qkv=linear(f"{at}.q_proj", f"{at}.k_proj", f"{at}.v_proj"),
-                q_norm=norm_if(f"{at}.q_norm"),
-                k_norm=norm_if(f"{at}.k_norm"),
+                head_norms=HeadNorms(norm(f"{at}.q_norm"), norm(f"{at}.k_norm"), config.norm_eps)
+                if config.head_norms
+                else None,
                 cos=cos,
                 sin=sin,
                 window=window,
@@ -134,7 +137,7 @@ class Decoder:
                 ops.add_rms_norm(normed, hidden, branch, layer.input_norm, eps)
             layer.qkv(qkv, normed)
             ops.lora(step, qkv, normed, index, Q_K_V, (0, q_width, q_width + kv_width))
-            ops.rope_write(step, qkv, layer.cos, layer.sin, index, layer.q_norm, layer.k_norm, eps)
+            ops.rope_write(step, qkv, layer.cos, layer.sin, index, layer.head_norms)
             ops.attention(step, attention, qkv, index, scale, layer.window)
             layer.o(branch, attention)
             ops.lora(step, branch, attention, index, ATTENTION_OUT, (0,))
@@ -165,16 +168,15 @@ GATE_UP = (4, 5)
 DOWN = (6,)
 
 
-def rope_tables(config: ModelConfig, theta: float, scaling: RopeScaling | None) -> tuple[F32, F32]:
-    """cos and sin, f32 [context, head_dim / 2], by Su et al. 2021 (arXiv:2104.09864), with the model's scaling if set.
+def rope_tables(head_dim: int, positions: int, theta: float, scaling: RopeScaling | None) -> tuple[F32, F32]:
+    """cos and sin, f32 [positions, head_dim / 2], by Su et al. 2021 (arXiv:2104.09864), with scaling if there is any.
 
     The frequencies are computed as transformers does (f32), so that long positions agree with it.
     """
-    half = config.head_dim // 2
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     frequencies = 1.0 / (theta**exponents)
     if scaling is not None:
         frequencies = scaling.apply(frequencies)
-    angles = torch.outer(torch.arange(config.context_length).float(), frequencies)
-    assert angles.shape == (config.context_length, half)
+    angles = torch.outer(torch.arange(positions).float(), frequencies)
+    assert angles.shape == (positions, head_dim // 2)
     return angles.cos().numpy(), angles.sin().numpy()

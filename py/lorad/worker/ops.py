@@ -15,6 +15,15 @@ from lorad.worker.plan import Ints, Plan
 F32 = NDArray[np.float32]
 
 
+class HeadNorms(NamedTuple):
+    """RMS norms of each head of q and k."""
+
+    q: F32
+    """[head_dim]."""
+    k: F32
+    eps: float
+
+
 class PageGeometry(NamedTuple):
     """How KV lies in a page: `[layer][k, v][kv_head][token][head_dim]` of `element`."""
 
@@ -137,30 +146,11 @@ class Ops:
             )
 
     def rope_write(
-        self,
-        step: StepArrays,
-        qkv: F32,
-        cos: F32,
-        sin: F32,
-        layer: int,
-        q_norm: F32 | None = None,
-        k_norm: F32 | None = None,
-        eps: float = 0.0,
+        self, step: StepArrays, qkv: F32, cos: F32, sin: F32, layer: int, norms: HeadNorms | None = None
     ) -> None:
         """Norms the heads of q and k, rotates them in place, and writes k and v into their pages."""
         _core.rope_write(
-            qkv,
-            cos,
-            sin,
-            step.token_pos,
-            step.token_line,
-            self._page_table,
-            self._arena,
-            self._geometry,
-            layer,
-            q_norm,
-            k_norm,
-            eps,
+            qkv, cos, sin, step.token_pos, step.token_line, self._page_table, self._arena, self._geometry, layer, norms
         )
 
     def attention(

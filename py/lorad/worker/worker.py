@@ -98,7 +98,12 @@ class Worker:
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table)
         on_progress("weights", 0, 0)
         self.model = Decoder(
-            weights, self.ops, tokens_max=self.tokens_max, rows_max=self.rows_max, dequantize=config.dequantize
+            weights,
+            self.ops,
+            tokens_max=self.tokens_max,
+            rows_max=self.rows_max,
+            positions_max=self.sequence_tokens_max,
+            dequantize=config.dequantize,
         )
         self._config = config
 

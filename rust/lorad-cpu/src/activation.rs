@@ -19,7 +19,7 @@ pub enum Gate {
 }
 
 /// 2 √(2/π).
-pub(crate) const GELU_SLOPE: f32 = 1.595_769_1;
+pub(crate) const GELU_SLOPE: f32 = 1.595_769_2;
 /// The cubic part of GELU's tanh form.
 pub(crate) const GELU_CUBE: f32 = 0.044_715;
 

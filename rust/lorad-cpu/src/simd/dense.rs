@@ -34,9 +34,10 @@ impl Avx2 {
     /// `out = gate(z) · up`.
     pub fn gate_mul(self, gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
         assert!(out.len() == z.len() && out.len() == up.len());
-        // SAFETY: `self` proves the features; the lengths are equal.
         match gate {
+            // SAFETY: `self` proves the features; the lengths are equal.
             Gate::Silu => unsafe { gate_mul::<false>(gate, out, z, up) },
+            // SAFETY: as above.
             Gate::GeluTanh => unsafe { gate_mul::<true>(gate, out, z, up) },
         }
     }

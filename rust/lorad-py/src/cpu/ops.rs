@@ -39,10 +39,11 @@ fn geometry(given: &Geometry) -> PyResult<KvGeometry> {
     })
 }
 
+/// (weight for the heads of q, for those of k, eps)
+type Norms<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, f32);
+
 #[pyfunction]
-#[pyo3(signature = (
-    qkv, cos, sin, token_pos, token_line, page_table, arena, geometry, layer, q_norm=None, k_norm=None, eps=0.0
-))]
+#[pyo3(signature = (qkv, cos, sin, token_pos, token_line, page_table, arena, geometry, layer, norms=None))]
 fn rope_write(
     py: Python<'_>,
     qkv: &Bound<'_, PyAny>,
@@ -54,19 +55,18 @@ fn rope_write(
     arena: &Bound<'_, PyAny>,
     geometry: Geometry,
     layer: usize,
-    q_norm: Option<&Bound<'_, PyAny>>,
-    k_norm: Option<&Bound<'_, PyAny>>,
-    eps: f32,
+    norms: Option<Norms<'_>>,
 ) -> PyResult<()> {
     let geometry = self::geometry(&geometry)?;
-    let q_norm = q_norm.map(|object| View::<f32>::new(object, "q_norm")).transpose()?;
-    let k_norm = k_norm.map(|object| View::<f32>::new(object, "k_norm")).transpose()?;
-    let norms = match (&q_norm, &k_norm) {
-        (Some(q), Some(k)) => Some(HeadNorms { q: q.as_slice(), k: k.as_slice(), eps }),
-        (None, None) => None,
-        _ => return Err(PyValueError::new_err("q_norm and k_norm: both or neither")),
-    };
     let (mut qkv, mut arena) = (ViewMut::<f32>::new(qkv, "qkv")?, ViewMut::<u8>::new(arena, "arena")?);
+    let mut views = None;
+    if let Some((q, k, eps)) = &norms {
+        let (q, k) = (View::<f32>::new(q, "q_norm")?, View::<f32>::new(k, "k_norm")?);
+        apart((&qkv, "qkv"), (&q, "q_norm"))?;
+        apart((&qkv, "qkv"), (&k, "k_norm"))?;
+        views = Some((q, k, *eps));
+    }
+    let norms = views.as_ref().map(|(q, k, eps)| HeadNorms { q: q.as_slice(), k: k.as_slice(), eps: *eps });
     let (cos, sin) = (View::<f32>::new(cos, "cos")?, View::<f32>::new(sin, "sin")?);
     let (position, line) =
         (View::<i32>::new(token_pos, "token_pos")?, View::<i32>::new(token_line, "token_line")?);
