@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from lorad.adapters.load import load_adapter
 from lorad.adapters.peft_config import FEATURES
 from lorad.errors import AdapterRejected
-from lorad.models.config import ModelConfig, config_from_hf
+from lorad.models.config import ModelConfig
+from lorad.models.hf_config import config_from_hf
 from make_adapter import edit_config, edit_tensors, make_adapter
 from tiny import flip, make_tiny, rewrite, tiny_config
 

@@ -51,7 +51,7 @@ def random_tensor(rng: np.random.Generator, kind: str, rows: int, cols: int) -> 
 def test_mixed_types_side_by_side(kinds: tuple[str, ...], made: type) -> None:
     rng = np.random.default_rng(1)
     parts = [random_tensor(rng, kind, rows, 256) for kind, rows in zip(kinds, (40, 9, 24), strict=True)]
-    linear, exact = (make_linear(parts, OPERATORS, dequantize=flag) for flag in (False, True))
+    linear, exact = (make_linear(parts, (), OPERATORS, dequantize=flag) for flag in (False, True))
     assert isinstance(linear, made)
     assert isinstance(exact, Chosen)
     assert (linear.bytes < exact.bytes) is (made is not Chosen)

@@ -16,8 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from lorad.errors import ModelRejected
 from lorad.models import files
-from lorad.models.config import MODULES, config_from_gguf, config_from_hf
+from lorad.models.config import MODULES
+from lorad.models.gguf_config import config_from_gguf
 from lorad.models.gguf_file import GgufWeights
+from lorad.models.hf_config import config_from_hf
 from lorad.models.open import open_model
 from lorad.models.rope import FactorRope, LinearRope, Llama3Rope
 from lorad.models.safetensors_model import SafetensorsWeights
@@ -243,14 +245,14 @@ def test_gguf_keys_refused(tiny: Path, tmp_path: Path, keys: dict[str, Any], cod
 
 
 def test_gguf_of_another_architecture() -> None:
-    with pytest.raises(ModelRejected, match="'qwen2' isn't supported; supported: llama"):
-        config_from_gguf({"general.architecture": "qwen2"}, tied=True, name="")
+    with pytest.raises(ModelRejected, match="'gpt2' isn't supported; supported: llama, qwen2"):
+        config_from_gguf({"general.architecture": "gpt2"}, tied=True, name="")
 
 
 def test_gguf_tensors_refused(tiny_gguf: Path, tmp_path: Path) -> None:
     bias = np.zeros(64, dtype=np.float32)
     path = add_tensor(tiny_gguf, "blk.0.attn_q.bias", bias, tmp_path / "a.gguf")
-    refused(path, "model_tensor_unknown", "blk.0.attn_q.bias")
+    refused(path, "model_tensor_unknown", "layers.0.q_proj.bias")
     path = add_tensor(tiny_gguf, "blk.1.attn_norm.weight", None, tmp_path / "b.gguf")
     refused(path, "model_tensor_missing", "layers.1.input_norm")
     path = add_tensor(tiny_gguf, "output_norm.weight", bias[:32].copy(), tmp_path / "c.gguf")
@@ -291,7 +293,7 @@ def test_damaged_gguf_headers_are_refused_or_read(tiny_gguf: Path, seed: int) ->
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"model_type": "qwen2"}, "model_architecture", "'qwen2'"),
+        ({"model_type": "qwen2_moe"}, "model_architecture", "'qwen2_moe'"),
         ({"attention_bias": True}, "model_feature", "attention_bias"),
         ({"mlp_bias": True}, "model_feature", "mlp_bias"),
         ({"hidden_act": "gelu"}, "model_feature", "hidden_act"),

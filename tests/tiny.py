@@ -1,4 +1,7 @@
-"""A tiny Llama with random weights, as a Hugging Face folder and as GGUF files, for tests that take milliseconds."""
+"""Tiny models with random weights, as Hugging Face folders and as GGUF files, for tests that take milliseconds.
+
+A Llama, unless another of the `FAMILIES` is asked for.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,23 @@ TEMPLATE = (
     "<|im_start|>assistant\n"
 )
 
+FAMILIES = {
+    "llama": "LlamaConfig",
+    "mistral": "MistralConfig",
+    "qwen2": "Qwen2Config",
+    "qwen3": "Qwen3Config",
+    "gemma3": "Gemma3TextConfig",
+}
+"""transformers' config class of each."""
 
-_NAMES = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 16)
+_ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3"}
+"""llama.cpp's name of a model_type, where it's another one."""
+_NAMES = {name: gguf.get_tensor_name_map(arch, 16) for arch, name in gguf.MODEL_ARCH_NAMES.items() if name in FAMILIES}
 
 
-def tiny_config(**changes: Any) -> Any:
+def tiny_config(family: str = "llama", **changes: Any) -> Any:
     """transformers' config of the tiny model: fewer key heads than heads, every width a multiple of 32."""
-    from transformers import LlamaConfig
+    import transformers
 
     values: dict[str, Any] = {
         "vocab_size": VOCAB,
@@ -47,24 +60,30 @@ def tiny_config(**changes: Any) -> Any:
         "eos_token_id": EOS,
         "initializer_range": 0.25,
     }
-    return LlamaConfig(**(values | changes))
+    if family == "qwen2":
+        del values["head_dim"]  # the class has no such field
+    return getattr(transformers, FAMILIES[family])(**(values | changes))
 
 
 WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "initializer_range": 0.125}
 """Changes that make every width a multiple of 256, as K-quants need."""
 
 
-def make_tiny(folder: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Path:
+def make_tiny(
+    folder: Path, family: str = "llama", *, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any
+) -> Path:
     """Writes the model with its tokenizer as a Hugging Face folder."""
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
     shard = changes.pop("max_shard_size", "5GB")
-    model = LlamaForCausalLM(tiny_config(**changes)).to(dtype)
+    model = AutoModelForCausalLM.from_config(tiny_config(family, **changes)).to(dtype)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "norm" in name:
-                weight.uniform_(0.5, 1.5)
+                weight.uniform_(0.5, 1.5).sub_(1.0 if family == "gemma3" else 0.0)
+            elif name.endswith(".bias"):
+                weight.normal_(0.0, 0.5)
     model.save_pretrained(folder, max_shard_size=shard)
     _write_tokenizer(folder)
     return folder
@@ -85,22 +104,20 @@ def make_tiny_gguf(
     `keys`: further keys, or None to leave one out that is written otherwise.
     """
     config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(target, "llama")
-    head_dim = config["head_dim"]
+    arch = _ARCHITECTURES.get(config["model_type"], config["model_type"])
+    writer = gguf.GGUFWriter(target, arch)
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    rope = config.get("rope_parameters") or config
     written: dict[str, Any] = {
         "general.name": "Tiny",
-        "llama.block_count": config["num_hidden_layers"],
-        "llama.context_length": config["max_position_embeddings"],
-        "llama.embedding_length": config["hidden_size"],
-        "llama.feed_forward_length": config["intermediate_size"],
-        "llama.attention.head_count": config["num_attention_heads"],
-        "llama.attention.head_count_kv": config["num_key_value_heads"],
-        "llama.attention.key_length": head_dim,
-        "llama.attention.value_length": head_dim,
-        "llama.rope.dimension_count": head_dim,
-        "llama.rope.freq_base": float((config.get("rope_parameters") or config)["rope_theta"]),
-        "llama.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
-        "llama.vocab_size": config["vocab_size"],
+        f"{arch}.block_count": config["num_hidden_layers"],
+        f"{arch}.context_length": config["max_position_embeddings"],
+        f"{arch}.embedding_length": config["hidden_size"],
+        f"{arch}.feed_forward_length": config["intermediate_size"],
+        f"{arch}.attention.head_count": config["num_attention_heads"],
+        f"{arch}.attention.head_count_kv": config["num_key_value_heads"],
+        f"{arch}.rope.freq_base": float(rope.get("full_attention", rope)["rope_theta"]),
+        f"{arch}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": _tokens(config["vocab_size"]),
@@ -111,17 +128,28 @@ def make_tiny_gguf(
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": TEMPLATE,
     }
+    if config.get("head_dim"):
+        written |= {f"{arch}.attention.key_length": head_dim, f"{arch}.attention.value_length": head_dim}
+    if arch == "llama":
+        written |= {"llama.rope.dimension_count": head_dim, "llama.vocab_size": config["vocab_size"]}
+    if arch == "gemma3":
+        written |= {
+            "gemma3.attention.sliding_window": config["sliding_window"],
+            "gemma3.rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
+        }
     for key, value in (written | (keys or {})).items():
         if value is not None:
             _add(writer, key, value)
     for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
         values = tensor.float().numpy()
-        if name.endswith(("q_proj.weight", "k_proj.weight")):
+        if arch == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             values = permuted(values, values.shape[0] // head_dim)
+        if arch == "gemma3" and name.endswith("norm.weight"):
+            values = values + 1
         chosen = embed if embed and name.startswith(("model.embed", "lm_head")) else kind
         chosen = (modules or {}).get(name.split(".")[-2], chosen)
         number = gguf.GGMLQuantizationType["F32" if values.ndim == 1 else chosen]
-        writer.add_tensor(gguf_name(name), quantize(values, number.name), raw_dtype=number)
+        writer.add_tensor(gguf_name(name, arch), quantize(values, number.name), raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -135,9 +163,9 @@ def permuted(values: NDArray[Any], heads: int) -> NDArray[Any]:
     return values.reshape(heads, 2, rows // heads // 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(name: str, arch: str = "llama") -> str:
     """A Hugging Face tensor's name in a GGUF file."""
-    found = _NAMES.get_name(name, try_suffixes=(".weight", ".bias"))
+    found = _NAMES[arch].get_name(name, try_suffixes=(".weight", ".bias"))
     assert found is not None
     return str(found)
 

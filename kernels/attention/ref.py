@@ -1,4 +1,7 @@
-"""softmax(scale · q Kᵀ) V over the tokens up to each query's own (Vaswani et al. 2017), heads sharing K and V (GQA)."""
+"""softmax(scale · q Kᵀ) V over the tokens up to each query's own (Vaswani et al. 2017), heads sharing K and V (GQA).
+
+With a window only over the last `window` of them (Beltagy et al. 2020, arXiv:2004.05150).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ def attention(
     values: Sequence[Tensor],  # by row, f32 [tokens, kv_heads, head_dim]
     row_offset: Sequence[int],  # [rows + 1] where the row's new tokens begin in q
     scale: float,
+    window: int | None = None,  # keys that a query sees at most, its own included
 ) -> Tensor:
     """Returns f32 [n, heads, head_dim]."""
     out = torch.empty_like(q)
@@ -24,5 +28,7 @@ def attention(
         scores = torch.einsum("qhd,khd->hqk", q[begin:end], k) * scale
         position = torch.arange(len(k) - (end - begin), len(k))[:, None]
         scores.masked_fill_(torch.arange(len(k)) > position, -torch.inf)
+        if window is not None:
+            scores.masked_fill_(torch.arange(len(k)) <= position - window, -torch.inf)
         out[begin:end] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
     return out

@@ -1,9 +1,9 @@
-"""silu(gate) · up, silu(z) = z / (1 + exp(-z)) (SwiGLU, Shazeer 2020, arXiv:2002.05202)."""
+"""act(gate) · up (Shazeer 2020, arXiv:2002.05202): silu(z) = z / (1 + exp(-z)) (SwiGLU), or GELU in tanh form."""
 
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import silu
+from torch.nn.functional import gelu, silu
 
 
 def silu_mul(
@@ -12,3 +12,11 @@ def silu_mul(
     """Returns f32 [n, width]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return silu(gate) * up
+
+
+def gelu_mul(
+    gate_up: Tensor,  # f32 [n, 2 · width]: gate, then up
+) -> Tensor:
+    """Returns f32 [n, width]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return gelu(gate, approximate="tanh") * up

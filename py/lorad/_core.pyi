@@ -278,7 +278,7 @@ def lora(
     """Adds each group's adapter to y. Returns the groups whose tag isn't their slot's; their rows of y are NaN."""
 
 def rope_write(
-    qkv: NDArray[float32],  # [n, (heads + 2 kv_heads) head_dim]; q and k are rotated in place
+    qkv: NDArray[float32],  # [n, (heads + 2 kv_heads) head_dim]; q and k are normed and rotated in place
     cos: NDArray[float32],  # [positions, head_dim / 2]
     sin: NDArray[float32],  # [positions, head_dim / 2]
     token_pos: NDArray[int32],  # [n]
@@ -287,6 +287,8 @@ def rope_write(
     arena: NDArray[uint8],  # [pages, page_bytes]; k and v are written
     geometry: Geometry,
     layer: int,
+    norms: tuple[NDArray[float32], NDArray[float32], float] | None = None,  # RMS norms of each head of q and k before
+    # it's rotated: weights [head_dim] each, and eps
 ) -> None: ...
 def paged_attention(
     out: NDArray[float32],  # [n, heads head_dim]
@@ -299,6 +301,7 @@ def paged_attention(
     row_start: NDArray[int32],  # [rows] tokens in the pages before this step
     row_offset: NDArray[int32],  # [rows + 1] into the tokens
     scale: float,
+    window: int | None = None,  # a query sees its own key and the window - 1 before it; None: all before it
 ) -> None: ...
 def rms_norm(out: NDArray[float32], x: NDArray[float32], weight: NDArray[float32], eps: float) -> None:
     """[n, hidden] each, weight [hidden]; out may be x itself."""
@@ -312,6 +315,9 @@ def add_rms_norm(
 ) -> None: ...
 def silu_mul(out: NDArray[float32], gate_up: NDArray[float32]) -> None:
     """out [n, I] = silu(gate_up[:, :I]) * gate_up[:, I:]."""
+
+def gelu_mul(out: NDArray[float32], gate_up: NDArray[float32]) -> None:
+    """out [n, I] = gelu(gate_up[:, :I]) * gate_up[:, I:], in GELU's tanh form."""
 
 def embed(
     out: NDArray[float32],  # [n, hidden]

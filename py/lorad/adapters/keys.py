@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
 
 def parse_key(key: str) -> Target | None:
-    """What a key means, in any Llama-family base; None if it isn't a LoRA half of a layer's projection."""
+    """What a key means, in any supported base; None if it isn't a LoRA half of a layer's projection."""
     match = _KEY.fullmatch(key)
     if match is None or _PARENTS.get(match["name"]) != match["parent"]:
         return None

@@ -1,1 +1,1 @@
-"""Base models: one file per architecture, and the weights files they are read from."""
+"""Base models: their configs, the decoder that computes them all, and the weights files they are read from."""

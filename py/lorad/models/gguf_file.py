@@ -1,7 +1,8 @@
 """A base model in a GGUF file, mapped into memory; quantised tensors stay as they are.
 
-llama.cpp stores the rows of q and k of the Llama family interleaved (pairs of rotary halves side by side). They are put
-back into Hugging Face's order here, once, as whole rows of bytes: a block lies within a row, so nothing is lost.
+llama.cpp stores the rows of q and k of its `llama` architecture interleaved (pairs of rotary halves side by side). They
+are put back into Hugging Face's order here, once, as whole rows of bytes: blocks lie within rows, so nothing is lost.
+The other families' rows are in Hugging Face's order.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
-from lorad.models.config import ModelConfig, config_from_gguf
+from lorad.models.config import BIASED, ModelConfig
 from lorad.models.files import file_digest
+from lorad.models.gguf_config import config_from_gguf
 from lorad.models.gguf_header import GgufHeader, TensorInfo, parse_header
 from lorad.models.rope import FactorRope
 from lorad.models.weights import RawTensor, check_names, check_shape
@@ -24,7 +26,11 @@ from lorad.models.weights import RawTensor, check_names, check_shape
 _PLAIN = {"token_embd.weight": "embed", "output_norm.weight": "norm", "output.weight": "head"}
 _IN_LAYER = {
     "attn_norm": "input_norm",
+    "post_attention_norm": "attention_out_norm",
     "ffn_norm": "post_norm",
+    "post_ffw_norm": "mlp_out_norm",
+    "attn_q_norm": "q_norm",
+    "attn_k_norm": "k_norm",
     "attn_q": "q_proj",
     "attn_k": "k_proj",
     "attn_v": "v_proj",
@@ -75,6 +81,8 @@ class GgufWeights:
     def tensor(self, name: str) -> RawTensor:
         """The tensor with this canonical name, a view of the mapped file (q and k: a copy in the other row order)."""
         tensor = self._raw(self._tensors[name])
+        if self._config.architecture != "llama":
+            return tensor
         if name.endswith(".q_proj"):
             return _unpermuted(tensor, self._config.heads)
         if name.endswith(".k_proj"):
@@ -103,10 +111,13 @@ def _canonical(name: str) -> str:
     if name in _PLAIN:
         return _PLAIN[name]
     parts = name.split(".")
-    if len(parts) == 4 and parts[0] == "blk" and parts[1].isascii() and parts[1].isdigit() and parts[3] == "weight":
+    if len(parts) == 4 and parts[0] == "blk" and parts[1].isascii() and parts[1].isdigit():
         known = _IN_LAYER.get(parts[2])
         if known is not None and parts[1] == str(int(parts[1])):
-            return f"layers.{parts[1]}.{known}"
+            if parts[3] == "weight":
+                return f"layers.{parts[1]}.{known}"
+            if parts[3] == "bias" and known in BIASED:
+                return f"layers.{parts[1]}.{known}.bias"
     # Kept under its own name, which `check_names` then refuses.
     return name
 

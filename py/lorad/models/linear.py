@@ -103,8 +103,23 @@ class QuantisedEmbedding:
         return Quantised(self._matrix)
 
 
-def make_linear(parts: Sequence[RawTensor], operators: Operators, *, dequantize: bool) -> Linear:
-    """One operator for `parts` stacked along the output (q|k|v, gate|up).
+class Biased:
+    """A product to which a bias is added."""
+
+    def __init__(self, linear: Linear, bias: F32) -> None:
+        """`bias`: f32 [out]."""
+        self._linear, self._bias = linear, bias
+        self.bytes = linear.bytes + bias.nbytes
+
+    def __call__(self, y: F32, x: F32) -> None:
+        self._linear(y, x)
+        np.add(y, self._bias, out=y)
+
+
+def make_linear(
+    parts: Sequence[RawTensor], biases: Sequence[RawTensor], operators: Operators, *, dequantize: bool
+) -> Linear:
+    """One operator for `parts` stacked along the output (q|k|v, gate|up). `biases`: one for each part, or none.
 
     Neighbours of one quantised type are multiplied as they are, together. Files of mixed types are common: llama.cpp's
     Q4_K_M has v in Q6_K in half of the layers.
@@ -118,7 +133,8 @@ def make_linear(parts: Sequence[RawTensor], operators: Operators, *, dequantize:
         run = list(alike)
         linear = Quantised(_quant_matrix(run)) if kind else _chosen(_floats(run), operators)
         made.append((linear, sum(part.rows for part in run)))
-    return made[0][0] if len(made) == 1 else Stacked(made)
+    product = made[0][0] if len(made) == 1 else Stacked(made)
+    return Biased(product, torch.cat([bias.dequantize() for bias in biases]).numpy()) if biases else product
 
 
 def _chosen(weight: torch.Tensor, operators: Operators) -> Linear:

@@ -67,6 +67,29 @@ def rope_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     parameters = config.get("rope_parameters")
     if parameters is None:
         parameters = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
+    return _rope(parameters)
+
+
+def ropes_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None, float]:
+    """Theta and scaling of Gemma 3's global layers, and theta of its local ones, in the old or the new spelling."""
+    given = config.get("rope_parameters") or {}
+    kinds = ("full_attention", "sliding_attention")
+    if not isinstance(given, Mapping) or not set(given) <= set(kinds):
+        raise ModelRejected(f"config.json: rope_parameters is {given!r}, wants {kinds}", code="model_config")
+    try:
+        full, local = (dict(given.get(kind) or {}) for kind in kinds)
+        full |= config.get("rope_scaling") or {}
+    except (TypeError, ValueError) as error:
+        raise ModelRejected(f"config.json: rotary parameters: {error}", code="model_config") from None
+    theta, scaling = _rope({"rope_theta": config.get("rope_theta", 1e6)} | full)
+    local_theta, local_scaling = _rope({"rope_theta": config.get("rope_local_base_freq", 1e4)} | local)
+    if local_scaling is not None:
+        raise ModelRejected("rotary scaling of layers with a window isn't supported", code="model_feature")
+    return theta, scaling, local_theta
+
+
+def _rope(parameters: Any) -> tuple[float, RopeScaling | None]:
+    """Theta and scaling of one set of transformers' rope parameters."""
     if not isinstance(parameters, Mapping):
         raise ModelRejected(f"config.json: rope_parameters is {parameters!r}, wants an object", code="model_config")
     try:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
-from lorad.models.config import ModelConfig, config_from_hf
+from lorad.models.config import BIASED, ModelConfig
 from lorad.models.files import file_digest
+from lorad.models.hf_config import config_from_hf
 from lorad.models.safetensors_file import FLOATS, Entry, read_header
 from lorad.models.weights import RawTensor, check_names, check_shape
 
@@ -21,9 +22,15 @@ _PLAIN = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm
 _IN_LAYER = {
     "input_layernorm": "input_norm",
     "post_attention_layernorm": "post_norm",
-    **{f"self_attn.{name}": name for name in ("q_proj", "k_proj", "v_proj", "o_proj")},
+    **{f"self_attn.{name}": name for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")},
     **{f"mlp.{name}": name for name in ("gate_proj", "up_proj", "down_proj")},
 }
+_BRANCH_NORMS = {
+    "post_attention_layernorm": "attention_out_norm",
+    "pre_feedforward_layernorm": "post_norm",
+    "post_feedforward_layernorm": "mlp_out_norm",
+}
+"""Names in the families with norms on the branches, where `post_attention_layernorm` is another norm than Llama's."""
 _DERIVED = ".rotary_emb.inv_freq"
 """Rotary frequencies that old versions stored; they follow from the config."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -38,8 +45,9 @@ class SafetensorsWeights:
         config = config_from_hf(raw, str(raw.get("_name_or_path") or "") or self._path.resolve().name)
         self._files = [self._path / name for name in _files(self._path)]
         self._places: dict[str, tuple[NDArray[np.uint8], Entry]] = {}
+        in_layer = _IN_LAYER | _BRANCH_NORMS if config.branch_norms else _IN_LAYER
         for file in self._files:
-            self._add(file)
+            self._add(file, in_layer)
         if config.tie_embeddings and "head" in self._places:
             if not np.array_equal(self._bytes("head"), self._bytes("embed")):
                 raise ModelRejected(
@@ -83,7 +91,7 @@ class SafetensorsWeights:
         data, entry = self._places[name]
         return data[entry.begin : entry.end]
 
-    def _add(self, file: Path) -> None:
+    def _add(self, file: Path, in_layer: dict[str, str]) -> None:
         try:
             with open(file, "rb") as opened:
                 entries = read_header(opened)
@@ -98,7 +106,7 @@ class SafetensorsWeights:
         for key, entry in entries.items():
             if key.endswith(_DERIVED):
                 continue
-            name = _canonical(key)
+            name = _canonical(key, in_layer)
             if name in self._places:
                 raise ModelRejected(f"tensor {key} is in two files", code="model_tensor_unknown")
             self._places[name] = (data, entry)
@@ -134,13 +142,16 @@ def _json(file: Path) -> dict[str, Any]:
     return read
 
 
-def _canonical(key: str) -> str:
+def _canonical(key: str, in_layer: dict[str, str]) -> str:
     if key in _PLAIN:
         return _PLAIN[key]
     parts = key.split(".")
-    if parts[:2] == ["model", "layers"] and parts[-1] == "weight" and parts[2].isascii() and parts[2].isdigit():
-        known = _IN_LAYER.get(".".join(parts[3:-1]))
+    if parts[:2] == ["model", "layers"] and len(parts) > 4 and parts[2].isascii() and parts[2].isdigit():
+        known = in_layer.get(".".join(parts[3:-1]))
         if known is not None and parts[2] == str(int(parts[2])):
-            return f"layers.{parts[2]}.{known}"
+            if parts[-1] == "weight":
+                return f"layers.{parts[2]}.{known}"
+            if parts[-1] == "bias" and known in BIASED:
+                return f"layers.{parts[2]}.{known}.bias"
     # Kept under its own name, which `check_names` then refuses.
     return key

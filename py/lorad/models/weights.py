@@ -1,7 +1,9 @@
 """`Weights`: a base model's tensors under canonical names, whatever file they lie in.
 
-Names: `embed`, `layers.N.input_norm`, `layers.N.post_norm`, `layers.N.q_proj` … `layers.N.down_proj`, `norm`, `head`
-(absent when the embedding is the head too). Rows are in the order of Hugging Face's modules.
+Names: `embed`, `layers.N.input_norm` (before attention), `layers.N.post_norm` (before the MLP), `layers.N.q_proj` …
+`layers.N.down_proj`, `norm`, `head` (absent when the embedding is the head too); in some families `layers.N.q_norm` and
+`k_norm` (of each head), `attention_out_norm` and `mlp_out_norm` (before the residual add), `q_proj.bias` and the like.
+Rows are in the order of Hugging Face's modules.
 """
 
 from __future__ import annotations

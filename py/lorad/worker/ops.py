@@ -15,6 +15,15 @@ from lorad.worker.plan import Ints, Plan
 F32 = NDArray[np.float32]
 
 
+class HeadNorms(NamedTuple):
+    """RMS norms of each head of q and k."""
+
+    q: F32
+    """[head_dim]."""
+    k: F32
+    eps: float
+
+
 class PageGeometry(NamedTuple):
     """How KV lies in a page: `[layer][k, v][kv_head][token][head_dim]` of `element`."""
 
@@ -108,11 +117,11 @@ class Ops:
         )
         self._page_table = page_table
         self._table = table
-        self._scale = geometry.head_dim**-0.5
 
     rms_norm = staticmethod(_core.rms_norm)
     add_rms_norm = staticmethod(_core.add_rms_norm)
     silu_mul = staticmethod(_core.silu_mul)
+    gelu_mul = staticmethod(_core.gelu_mul)
 
     def lora(
         self, step: StepArrays, y: F32, x: F32, layer: int, modules: tuple[int, ...], offsets: tuple[int, ...]
@@ -136,14 +145,18 @@ class Ops:
                 step.group_end,
             )
 
-    def rope_write(self, step: StepArrays, qkv: F32, cos: F32, sin: F32, layer: int) -> None:
-        """Rotates q and k in place and writes k and v into their pages."""
+    def rope_write(
+        self, step: StepArrays, qkv: F32, cos: F32, sin: F32, layer: int, norms: HeadNorms | None = None
+    ) -> None:
+        """Norms the heads of q and k, rotates them in place, and writes k and v into their pages."""
         _core.rope_write(
-            qkv, cos, sin, step.token_pos, step.token_line, self._page_table, self._arena, self._geometry, layer
+            qkv, cos, sin, step.token_pos, step.token_line, self._page_table, self._arena, self._geometry, layer, norms
         )
 
-    def attention(self, step: StepArrays, out: F32, qkv: F32, layer: int) -> None:
-        """Causal attention of the step's tokens over their rows' pages."""
+    def attention(
+        self, step: StepArrays, out: F32, qkv: F32, layer: int, scale: float, window: int | None = None
+    ) -> None:
+        """Causal attention of the step's tokens over their rows' pages; `window`: keys that a query sees at most."""
         _core.paged_attention(
             out,
             qkv,
@@ -154,7 +167,8 @@ class Ops:
             step.row_line,
             step.row_start,
             step.row_offset,
-            self._scale,
+            scale,
+            window,
         )
 
     def sample(self, logits: F32, lines: SamplingLines, line: Ints, position: Ints, best: int) -> Drawn:

@@ -14,7 +14,7 @@ from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
 from lorad.errors import InvalidRequest
-from lorad.models.llama import Llama
+from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.weights import Weights
 from lorad.worker.lines import SamplingLines
@@ -98,12 +98,13 @@ class Worker:
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table)
         on_progress("weights", 0, 0)
-        self.model = Llama(
+        self.model = Decoder(
             weights,
             self.ops,
             Operators(deterministic=config.deterministic, one_copy=config.one_copy),
             tokens_max=self.tokens_max,
             rows_max=self.rows_max,
+            positions_max=self.sequence_tokens_max,
             dequantize=config.dequantize,
         )
         self._config = config

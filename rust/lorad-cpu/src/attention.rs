@@ -21,6 +21,9 @@ pub const TILE_QUERIES: usize = 12;
 /// Keys of a softmax block, if a page isn't larger.
 pub const BLOCK_KEYS: usize = 64;
 
+/// The window of a layer without one.
+pub const ALL_KEYS: usize = usize::MAX;
+
 /// Rows of the step.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
@@ -36,7 +39,9 @@ pub struct Rows<'a> {
 pub struct Tile<'a> {
     /// f32 `[queries, head_dim]`, scaled.
     pub q: &'a [f32],
-    /// `[queries]` keys that each query sees, ascending, at least 1.
+    /// `[queries]` first key that each query sees, ascending, below `seen`.
+    pub first: &'a [usize],
+    /// `[queries]` end of the keys that each query sees, ascending, at least 1.
     pub seen: &'a [usize],
     /// Pages of the line, enough for the last query.
     pub pages: &'a [i32],
@@ -53,7 +58,13 @@ pub struct Tile<'a> {
 impl Tile<'_> {
     /// Keys of a softmax block: whole pages.
     pub fn block_keys(&self) -> usize {
-        (BLOCK_KEYS / self.geometry.page_tokens).max(1) * self.geometry.page_tokens
+        block_keys(self.geometry.page_tokens)
+    }
+
+    /// Where the block of `key` begins. Blocks lie at absolute positions whatever the tile sees of them, so that a query's
+    /// sums are made in the same order in every tile.
+    pub fn block_begin(&self, key: usize) -> usize {
+        key / self.block_keys() * self.block_keys()
     }
 
     /// K `[head_dim, token]` and V `[token, head_dim]` of the line's page `column`.
@@ -67,6 +78,10 @@ impl Tile<'_> {
             )
         }
     }
+}
+
+fn block_keys(page_tokens: usize) -> usize {
+    (BLOCK_KEYS / page_tokens).max(1) * page_tokens
 }
 
 /// What a tile keeps while it walks over the keys; reused from tile to tile.
@@ -94,9 +109,12 @@ struct Item {
     /// First query, counted token by token, within a token head by head.
     begin: usize,
     end: usize,
+    /// First key that the first query sees.
+    first: usize,
 }
 
-/// Causal attention of the step's tokens over their rows' pages.
+/// Causal attention of the step's tokens over their rows' pages; a token at position p sees the keys
+/// `max(0, p + 1 − window) ..= p`, all up to its own with [`ALL_KEYS`].
 ///
 /// `out` f32 `[n, heads · head_dim]`; `q` f32 `[n, q_width]`, heads in the first columns. The K and V of the step's own
 /// tokens are in the pages already.
@@ -112,8 +130,10 @@ pub fn paged_attention(
     rows: Rows<'_>,
     heads: usize,
     scale: f32,
+    window: usize,
 ) -> Result<(), OpError> {
     geometry.check(arena, layer)?;
+    require(window > 0, "window must be positive", window)?;
     let (head_dim, kv_heads) = (geometry.head_dim, geometry.kv_heads);
     require(heads > 0 && heads % kv_heads == 0, "heads must be a multiple of kv_heads", heads)?;
     let shared = heads / kv_heads;
@@ -137,8 +157,10 @@ pub fn paged_attention(
         for head in 0..kv_heads {
             for first in (0..tokens * shared).step_by(TILE_QUERIES) {
                 let last = (tokens * shared).min(first + TILE_QUERIES);
-                costs.push((start as usize + last.div_ceil(shared) + 16) * (last - first + 2));
-                items.push(Item { row, head, begin: first, end: last });
+                let first_key = (start as usize + first / shared + 1).saturating_sub(window);
+                let keys = start as usize + last.div_ceil(shared) - first_key;
+                costs.push((keys + 16) * (last - first + 2));
+                items.push(Item { row, head, begin: first, end: last, first: first_key });
             }
         }
     }
@@ -148,23 +170,34 @@ pub fn paged_attention(
         let first_token = rows.offset[item.row] as usize;
         let column = |query: usize| (item.head * shared + query % shared) * head_dim;
         let queries = item.end - item.begin;
-        let mut seen = [0; TILE_QUERIES];
+        let (mut first, mut seen) = ([0; TILE_QUERIES], [0; TILE_QUERIES]);
         state.q.clear();
-        for (query, seen) in (item.begin..item.end).zip(&mut seen) {
+        for ((query, seen), first) in (item.begin..item.end).zip(&mut seen).zip(&mut first) {
             let token = query / shared;
             *seen = rows.start[item.row] as usize + token + 1;
+            *first = seen.saturating_sub(window);
             let q = &q[(first_token + token) * q_width + column(query)..][..head_dim];
             state.q.extend(q.iter().map(|q| q * scale));
         }
         let q = std::mem::take(&mut state.q);
         let key_offset = geometry.key_offset(layer, item.head);
         let next = next.map_or(&[][..], |next| {
-            let (page, offset) = (pages[next.row][0] as usize, geometry.key_offset(layer, next.head));
+            let block = block_keys(geometry.page_tokens);
+            let column = next.first / block * block / geometry.page_tokens;
+            let (page, offset) = (pages[next.row][column] as usize, geometry.key_offset(layer, next.head));
             // SAFETY: as in `Tile::key_value`.
             unsafe { arena.read(page, offset, geometry.block_bytes()) }
         });
-        let tile =
-            Tile { q: &q, seen: &seen[..queries], pages: pages[item.row], arena, geometry, key_offset, next };
+        let tile = Tile {
+            q: &q,
+            first: &first[..queries],
+            seen: &seen[..queries],
+            pages: pages[item.row],
+            arena,
+            geometry,
+            key_offset,
+            next,
+        };
         state.scores.resize((TILE_QUERIES * tile.block_keys()).max(state.scores.len()), 0.0);
         state.acc.clear();
         state.acc.resize(queries * head_dim, 0.0);
@@ -198,12 +231,13 @@ pub fn paged_attention(
 pub fn attend_scalar<N: Number>(tile: &Tile<'_>, state: &mut State) {
     let KvGeometry { page_tokens, head_dim, .. } = tile.geometry;
     let block = tile.block_keys();
-    for (query, &seen) in tile.seen.iter().enumerate() {
+    for (query, (&first, &seen)) in tile.first.iter().zip(tile.seen).enumerate() {
         let q = &tile.q[query * head_dim..][..head_dim];
         let acc = &mut state.acc[query * head_dim..][..head_dim];
         let (mut max, mut sum) = (f32::NEG_INFINITY, 0f32);
-        for begin in (0..seen).step_by(block) {
-            let scores = &mut state.scores[..block.min(seen - begin)];
+        for block_begin in (tile.block_begin(first)..seen).step_by(block) {
+            let begin = block_begin.max(first);
+            let scores = &mut state.scores[..(block_begin + block).min(seen) - begin];
             for (key, score) in scores.iter_mut().enumerate() {
                 let (k, _) = tile.key_value((begin + key) / page_tokens);
                 let slot = (begin + key) % page_tokens;

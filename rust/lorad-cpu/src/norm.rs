@@ -49,14 +49,19 @@ pub fn rms_norm_in_place(cpu: &Cpu, x: &mut [f32], weight: &[f32], eps: f32) -> 
     let hidden = weight.len();
     check(x.len(), x.len(), hidden)?;
     for x in x.chunks_exact_mut(hidden) {
-        let factor = factor(cpu.level, x, eps);
-        match cpu.level {
-            Level::Portable => x.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * factor * weight),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.scale_in_place(x, weight, factor),
-        }
+        rms_norm_row(cpu.level, x, weight, eps);
     }
     Ok(())
+}
+
+/// [`rms_norm`] of one row in place, inside a task: `x` and `weight` have the same length.
+pub(crate) fn rms_norm_row(level: Level, x: &mut [f32], weight: &[f32], eps: f32) {
+    let factor = factor(level, x, eps);
+    match level {
+        Level::Portable => x.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * factor * weight),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2(avx2) => avx2.scale_in_place(x, weight, factor),
+    }
 }
 
 /// `residual += x`, then `out = rms_norm(residual)`; all `[n, hidden]`.

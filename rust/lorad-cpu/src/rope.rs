@@ -4,6 +4,7 @@
 use crate::cpu::{Cpu, Level};
 use crate::error::{length, require};
 use crate::kv::{KvGeometry, PageTable};
+use crate::norm::rms_norm_row;
 use crate::number::Number;
 use crate::shared::{Arena, Parts};
 use crate::{with_number, OpError};
@@ -20,12 +21,24 @@ pub struct Angles<'a> {
     pub sin: &'a [f32],
 }
 
-/// Rotates q and k of `qkv` f32 `[n, (heads + 2 · kv_heads) · head_dim]` in place, in Hugging Face's half-split
+/// RMS norms of each head of q and k before the rotation, `[head_dim]` each.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadNorms<'a> {
+    /// Weight for the heads of q.
+    pub q: &'a [f32],
+    /// Weight for the heads of k.
+    pub k: &'a [f32],
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Norms (if the model has them) and rotates q and k of `qkv` f32 `[n, (heads + 2 · kv_heads) · head_dim]` in place, in Hugging Face's half-split
 /// convention, and writes k and v of token i to slot `position[i]` of line `line[i]`.
 pub fn rope_write(
     cpu: &Cpu,
     qkv: &mut [f32],
     angles: Angles<'_>,
+    norms: Option<HeadNorms<'_>>,
     position: &[i32],
     line: &[i32],
     table: PageTable<'_>,
@@ -37,6 +50,10 @@ pub fn rope_write(
     geometry.check(arena, layer)?;
     let KvGeometry { kv_heads, head_dim, page_tokens, .. } = geometry;
     require(head_dim % 2 == 0, "head_dim must be even", head_dim)?;
+    if let Some(norms) = norms {
+        length("q_norm", head_dim, norms.q.len())?;
+        length("k_norm", head_dim, norms.k.len())?;
+    }
     let half = head_dim / 2;
     let n = position.len();
     let width = (heads + 2 * kv_heads) * head_dim;
@@ -66,7 +83,11 @@ pub fn rope_write(
             let at = position[token] as usize * half;
             let (cos, sin) = (&angles.cos[at..at + half], &angles.sin[at..at + half]);
             let (rotated, value) = row.split_at_mut((heads + kv_heads) * head_dim);
-            for head in rotated.chunks_exact_mut(head_dim) {
+            for (index, head) in rotated.chunks_exact_mut(head_dim).enumerate() {
+                if let Some(norms) = norms {
+                    let weight = if index < heads { norms.q } else { norms.k };
+                    rms_norm_row(cpu.level, head, weight, norms.eps);
+                }
                 rotate(head, cos, sin);
             }
             let (page, slot) = targets[token];

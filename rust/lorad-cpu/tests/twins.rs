@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use common::{close, levels, Seeded};
 use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
-use lorad_cpu::attention::{paged_attention, Rows};
+use lorad_cpu::activation::{gate_mul, Gate};
+use lorad_cpu::attention::{paged_attention, Rows, ALL_KEYS};
 use lorad_cpu::dense::DenseMatrix;
 use lorad_cpu::kv::{KvGeometry, PageTable};
 use lorad_cpu::lora::{lora, Groups};
 use lorad_cpu::number::{f32_to_bf16, f32_to_f16};
 use lorad_cpu::quant::pack::Kind;
 use lorad_cpu::quant::QuantMatrix;
-use lorad_cpu::rope::{rope_write, Angles};
+use lorad_cpu::rope::{rope_write, Angles, HeadNorms};
 use lorad_cpu::sample::{sample, Chosen, Parameters};
 use lorad_cpu::shared::Arena;
 use lorad_cpu::table::AdapterTable;
-use lorad_cpu::{activation, embed, norm, Cpu, OpError};
+use lorad_cpu::{embed, norm, Cpu, OpError};
 
 const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::BF16];
 
@@ -143,8 +144,10 @@ fn lora_twins() {
 
 #[test]
 fn attention_and_rope_twins() {
-    for seed in 0..30 {
+    for seed in 0..60 {
         let mut seeded = Seeded(seed);
+        // Windows within a page, over pages, over blocks, and the whole.
+        let window = seeded.pick(&[ALL_KEYS, ALL_KEYS, 1, 3, 17, 64, 100, 150, 1000]);
         let geometry = KvGeometry {
             layers: 2,
             kv_heads: 1 + seeded.below(3),
@@ -160,6 +163,8 @@ fn attention_and_rope_twins() {
         let pages: Vec<i32> = (0..(rows * columns) as i32).rev().collect();
         let (cos, sin) =
             (seeded.floats(200 * geometry.head_dim / 2), seeded.floats(200 * geometry.head_dim / 2));
+        let (q_norm, k_norm) = (seeded.floats(geometry.head_dim), seeded.floats(geometry.head_dim));
+        let norms = (seed % 2 == 1).then_some(HeadNorms { q: &q_norm, k: &k_norm, eps: 1e-5 });
         let (mut line, mut start, mut offset) = (vec![], vec![], vec![0]);
         for row in 0..rows {
             line.push(row as i32);
@@ -182,7 +187,8 @@ fn attention_and_rope_twins() {
                 let position: Vec<i32> = (from..from + count).collect();
                 let line = vec![row; count as usize];
                 let angles = Angles { cos: &cos, sin: &sin };
-                rope_write(&cpu, qkv, angles, &position, &line, table, &arena, geometry, heads, 1).unwrap();
+                rope_write(&cpu, qkv, angles, norms, &position, &line, table, &arena, geometry, heads, 1)
+                    .unwrap();
             };
             let mut step = step.clone();
             for row in 0..rows {
@@ -192,8 +198,10 @@ fn attention_and_rope_twins() {
             }
             let attend = |q: &[f32], rows: Rows<'_>| {
                 let mut out = vec![f32::NAN; q.len() / width * out_width];
-                paged_attention(&cpu, &mut out, q, width, &arena, geometry, 1, table, rows, heads, 0.3)
-                    .unwrap();
+                paged_attention(
+                    &cpu, &mut out, q, width, &arena, geometry, 1, table, rows, heads, 0.3, window,
+                )
+                .unwrap();
                 out
             };
             let out = attend(&step, Rows { line: &line, start: &start, offset: &offset });
@@ -232,10 +240,11 @@ fn dense_twins() {
             norm::rms_norm_in_place(&cpu, &mut in_place, &weight, 1e-5).unwrap();
             assert_eq!(normed, in_place);
             norm::add_rms_norm(&cpu, &mut added, &mut total, &x, &weight, 1e-5).unwrap();
-            let (mut gated, mut rows) = (nan(), nan());
-            activation::silu_mul(&cpu, &mut gated, &gate_up, width).unwrap();
+            let (mut silu, mut gelu, mut rows) = (nan(), nan(), nan());
+            gate_mul(&cpu, Gate::Silu, &mut silu, &gate_up, width).unwrap();
+            gate_mul(&cpu, Gate::GeluTanh, &mut gelu, &gate_up, width).unwrap();
             embed::embed(&cpu, &mut rows, &table, element, width, &ids).unwrap();
-            [normed, added, total, gated, rows]
+            [normed, added, total, silu, gelu, rows]
         });
         for (got, wanted) in results[1].iter().zip(&results[0]) {
             close(got, wanted, 2e-6, &format!("seed {seed}"));

@@ -19,10 +19,12 @@ impl Avx2 {
         let queries = tile.seen.len();
         assert!(page_tokens % 8 == 0 && head_dim % 8 == 0 && queries > 0 && queries <= state.sum.len());
         assert!(tile.q.len() >= queries * head_dim && state.acc.len() >= queries * head_dim);
-        assert!(state.scores.len() >= queries * tile.block_keys());
+        assert!(state.scores.len() >= queries * tile.block_keys() && tile.first.len() == queries);
         let seen_max = tile.seen.iter().copied().max().unwrap_or(0);
+        let first_min = tile.first.iter().copied().min().unwrap_or(0);
         let block = tile.block_keys();
-        for begin in (0..seen_max).step_by(block) {
+        // Blocks below every query's window are never read.
+        for begin in (tile.block_begin(first_min)..seen_max).step_by(block) {
             let keys = block.min(seen_max - begin);
             let mut pages: [(&[u8], &[u8]); BLOCK_PAGES] = [(&[], &[]); BLOCK_PAGES];
             let count = keys.div_ceil(page_tokens);
@@ -157,13 +159,17 @@ unsafe fn softmax(tile: &Tile<'_>, state: &mut State, query: usize, begin: usize
     unsafe {
         let scores = state.scores.as_mut_ptr().add(query * tile.block_keys());
         let seen = tile.seen[query].saturating_sub(begin).min(keys);
+        let first = tile.first[query].saturating_sub(begin);
         let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         let mask = |at: usize| {
-            let left = seen.saturating_sub(at).min(8) as i32;
-            _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes))
+            let below = |end: usize| {
+                let left = end.saturating_sub(at).min(8) as i32;
+                _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes))
+            };
+            _mm256_andnot_ps(below(first), below(seen))
         };
         let mut most = _mm256_set1_ps(state.max[query]);
-        for at in (0..seen).step_by(8) {
+        for at in (first / 8 * 8..seen).step_by(8) {
             let score = _mm256_blendv_ps(
                 _mm256_set1_ps(f32::NEG_INFINITY),
                 _mm256_loadu_ps(scores.add(at)),

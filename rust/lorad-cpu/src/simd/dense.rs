@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::wide::{exp, max, sum, Wide};
 use super::Avx2;
+use crate::activation::{gate_scalar, Gate, GELU_CUBE, GELU_SLOPE};
 
 impl Avx2 {
     /// See [`crate::norm::sum_of_squares_scalar`].
@@ -30,11 +31,15 @@ impl Avx2 {
         unsafe { add(to, from) }
     }
 
-    /// `out = silu(gate) · up`.
-    pub fn silu_mul(self, out: &mut [f32], gate: &[f32], up: &[f32]) {
-        assert!(out.len() == gate.len() && out.len() == up.len());
-        // SAFETY: `self` proves the features; the lengths are equal.
-        unsafe { silu_mul(out, gate, up) }
+    /// `out = gate(z) · up`.
+    pub fn gate_mul(self, gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
+        assert!(out.len() == z.len() && out.len() == up.len());
+        match gate {
+            // SAFETY: `self` proves the features; the lengths are equal.
+            Gate::Silu => unsafe { gate_mul::<false>(gate, out, z, up) },
+            // SAFETY: as above.
+            Gate::GeluTanh => unsafe { gate_mul::<true>(gate, out, z, up) },
+        }
     }
 
     /// Widens `out.len()` elements.
@@ -113,20 +118,26 @@ unsafe fn add(to: &mut [f32], from: &[f32]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn silu_mul(out: &mut [f32], gate: &[f32], up: &[f32]) {
+unsafe fn gate_mul<const GELU: bool>(gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
     let whole = out.len() / 8 * 8;
     for i in (0..whole).step_by(8) {
         // SAFETY: i + 8 <= len of all three.
         unsafe {
-            let g = _mm256_loadu_ps(gate.as_ptr().add(i));
-            let e = exp(_mm256_sub_ps(_mm256_setzero_ps(), g));
-            let silu = _mm256_div_ps(g, _mm256_add_ps(e, _mm256_set1_ps(1.0)));
-            let value = _mm256_mul_ps(silu, _mm256_loadu_ps(up.as_ptr().add(i)));
+            let g = _mm256_loadu_ps(z.as_ptr().add(i));
+            let s = if GELU {
+                let cube = _mm256_mul_ps(_mm256_mul_ps(g, g), _mm256_mul_ps(g, _mm256_set1_ps(GELU_CUBE)));
+                _mm256_mul_ps(_mm256_add_ps(cube, g), _mm256_set1_ps(GELU_SLOPE))
+            } else {
+                g
+            };
+            let e = exp(_mm256_sub_ps(_mm256_setzero_ps(), s));
+            let gated = _mm256_div_ps(g, _mm256_add_ps(e, _mm256_set1_ps(1.0)));
+            let value = _mm256_mul_ps(gated, _mm256_loadu_ps(up.as_ptr().add(i)));
             _mm256_storeu_ps(out.as_mut_ptr().add(i), value);
         }
     }
     for i in whole..out.len() {
-        out[i] = gate[i] / (1.0 + (-gate[i]).exp()) * up[i];
+        out[i] = gate_scalar(gate, z[i]) * up[i];
     }
 }
 

@@ -1,11 +1,12 @@
 //! Attention, rope, norms, activation, embedding, sampling.
 
-use lorad_cpu::attention::{paged_attention as run_attention, Rows};
+use lorad_cpu::activation::{gate_mul, Gate};
+use lorad_cpu::attention::{paged_attention as run_attention, Rows, ALL_KEYS};
 use lorad_cpu::kv::{KvGeometry, PageTable};
-use lorad_cpu::rope::{rope_write as run_rope, Angles};
+use lorad_cpu::rope::{rope_write as run_rope, Angles, HeadNorms};
 use lorad_cpu::sample::{sample as run_sample, Chosen, Parameters};
 use lorad_cpu::shared::Arena;
-use lorad_cpu::{activation, embed as rows, norm, Element};
+use lorad_cpu::{embed as rows, norm, Element};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -18,6 +19,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(gelu_mul, module)?)?;
     module.add_function(wrap_pyfunction!(embed, module)?)?;
     module.add_function(wrap_pyfunction!(gather_rows, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)
@@ -37,7 +39,11 @@ fn geometry(given: &Geometry) -> PyResult<KvGeometry> {
     })
 }
 
+/// (weight for the heads of q, for those of k, eps)
+type Norms<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, f32);
+
 #[pyfunction]
+#[pyo3(signature = (qkv, cos, sin, token_pos, token_line, page_table, arena, geometry, layer, norms=None))]
 fn rope_write(
     py: Python<'_>,
     qkv: &Bound<'_, PyAny>,
@@ -49,9 +55,18 @@ fn rope_write(
     arena: &Bound<'_, PyAny>,
     geometry: Geometry,
     layer: usize,
+    norms: Option<Norms<'_>>,
 ) -> PyResult<()> {
     let geometry = self::geometry(&geometry)?;
     let (mut qkv, mut arena) = (ViewMut::<f32>::new(qkv, "qkv")?, ViewMut::<u8>::new(arena, "arena")?);
+    let mut views = None;
+    if let Some((q, k, eps)) = &norms {
+        let (q, k) = (View::<f32>::new(q, "q_norm")?, View::<f32>::new(k, "k_norm")?);
+        apart((&qkv, "qkv"), (&q, "q_norm"))?;
+        apart((&qkv, "qkv"), (&k, "k_norm"))?;
+        views = Some((q, k, *eps));
+    }
+    let norms = views.as_ref().map(|(q, k, eps)| HeadNorms { q: q.as_slice(), k: k.as_slice(), eps: *eps });
     let (cos, sin) = (View::<f32>::new(cos, "cos")?, View::<f32>::new(sin, "sin")?);
     let (position, line) =
         (View::<i32>::new(token_pos, "token_pos")?, View::<i32>::new(token_line, "token_line")?);
@@ -63,11 +78,15 @@ fn rope_write(
     let (table, qkv, arena) = (table.as_slice(), qkv.as_mut_slice(), arena.as_mut_slice());
     call(py, qkv.len() * 8, |cpu| {
         let (arena, table) = (Arena::new(arena, page_bytes)?, PageTable::new(table, columns)?);
-        run_rope(cpu, qkv, Angles { cos, sin }, position, line, table, &arena, geometry, heads, layer)
+        let angles = Angles { cos, sin };
+        run_rope(cpu, qkv, angles, norms, position, line, table, &arena, geometry, heads, layer)
     })
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    out, q, arena, geometry, layer, page_table, row_line, row_start, row_offset, scale, window=None
+))]
 fn paged_attention(
     py: Python<'_>,
     out: &Bound<'_, PyAny>,
@@ -80,6 +99,7 @@ fn paged_attention(
     row_start: &Bound<'_, PyAny>,
     row_offset: &Bound<'_, PyAny>,
     scale: f32,
+    window: Option<usize>,
 ) -> PyResult<()> {
     let geometry = self::geometry(&geometry)?;
     let (mut out, q) = (ViewMut::<f32>::new(out, "out")?, View::<f32>::new(q, "q")?);
@@ -93,10 +113,12 @@ fn paged_attention(
     let rows = Rows { line: line.as_slice(), start: start.as_slice(), offset: offset.as_slice() };
     let heads = width.checked_div(geometry.head_dim).unwrap_or(0);
     let (out, q, arena, table) = (out.as_mut_slice(), q.as_slice(), arena.as_mut_slice(), table.as_slice());
-    let keys: usize = rows.start.iter().map(|start| usize::try_from(*start).unwrap_or(0) + 64).sum();
+    let window = window.unwrap_or(ALL_KEYS);
+    let keys: usize =
+        rows.start.iter().map(|start| usize::try_from(*start).unwrap_or(0).min(window) + 64).sum();
     call(py, keys.saturating_mul(width), |cpu| {
         let (arena, table) = (Arena::new(arena, page_bytes)?, PageTable::new(table, columns)?);
-        run_attention(cpu, out, q, q_width, &arena, geometry, layer, table, rows, heads, scale)
+        run_attention(cpu, out, q, q_width, &arena, geometry, layer, table, rows, heads, scale, window)
     })
 }
 
@@ -146,11 +168,20 @@ fn add_rms_norm(
 
 #[pyfunction]
 fn silu_mul(py: Python<'_>, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>) -> PyResult<()> {
+    gated(py, Gate::Silu, out, gate_up)
+}
+
+#[pyfunction]
+fn gelu_mul(py: Python<'_>, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>) -> PyResult<()> {
+    gated(py, Gate::GeluTanh, out, gate_up)
+}
+
+fn gated(py: Python<'_>, gate: Gate, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>) -> PyResult<()> {
     let (mut out, gate_up) = (ViewMut::<f32>::new(out, "out")?, View::<f32>::new(gate_up, "gate_up")?);
     apart((&out, "out"), (&gate_up, "gate_up"))?;
     let width = out.matrix("out")?.1;
     let (out, gate_up) = (out.as_mut_slice(), gate_up.as_slice());
-    call(py, out.len() * 8, |cpu| activation::silu_mul(cpu, out, gate_up, width))
+    call(py, out.len() * 8, |cpu| gate_mul(cpu, gate, out, gate_up, width))
 }
 
 #[pyfunction]
