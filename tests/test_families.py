@@ -16,8 +16,8 @@ import torch
 
 from lorad import Engine
 from lorad.models.linear import make_linear
-from lorad.models.operators import Operators
 from lorad.models.open import open_model
+from lorad.models.operators import Operators
 from lorad.models.weights import RawTensor
 from make_adapter import make_adapter
 from oracle import oracle
