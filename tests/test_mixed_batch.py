@@ -7,6 +7,7 @@ its best token must be the engine's. By induction that is the same greedy answer
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,11 +138,19 @@ def test_one_prompt_under_two_adapters_and_the_base_gives_three_answers(
 
 @pytest.mark.slow
 def test_preemption_and_eviction_change_nothing(
-    smollm2_gguf: Path, oracle: Oracle, adapters: dict[str, Path], cases: list[Case]
+    smollm2_gguf: Path, oracle: Oracle, adapters: dict[str, Path], cases: list[Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool that holds a part of the requests and adapters: all must take turns, and nobody's answer shows it."""
+    # a second for each look at the clock, so that waits grow long enough for others to make way on any machine
+    clock = itertools.count(0, 1_000_000)
+    monkeypatch.setattr(Engine, "now", staticmethod(lambda: next(clock)))
     engine = reference_engine(
-        smollm2_gguf, adapters, kv_cache_memory_bytes=80 << 20, max_num_seqs=8, max_num_batched_tokens=128
+        smollm2_gguf,
+        adapters,
+        kv_cache_memory_bytes=80 << 20,
+        max_num_seqs=8,
+        max_num_batched_tokens=128,
+        preempt_after_tokens=4,
     )
     requests = run(engine, cases)
     stats = engine.stats()
