@@ -51,7 +51,7 @@ def bench(arguments: argparse.Namespace, config: EngineConfig) -> int:
     traffic = Traffic(arguments.requests, arguments.rate, *spans, arguments.zipf, arguments.seed)
     # the same prompts come again and again: a cache would answer what is to be computed
     config = replace(config, enable_prefix_caching=False, max_num_seqs=max(config.max_num_seqs, arguments.requests))
-    console = Console(width=max(Console().width, 110))  # wide enough for the table, also into a file
+    console = Console(width=max(Console().width, 130))  # wide enough for the table, also into a file
     with Progress(console=console, transient=True) as progress, tempfile.TemporaryDirectory() as folder:
         loading = progress.add_task("loading the base and adapters", total=None)
         engine = Engine(config=config)
