@@ -68,4 +68,5 @@ def run(engine: Engine, asks: Sequence[Ask], name_of: Callable[[int], str]) -> R
             if end.reason != "length":
                 raise LoradError(f"a request of the bench ended by {end.reason}", code="bench_request")
             del living[end.id]
-    return Run(times, engine.steps - steps, max(times[-1] for times in (one.tokens_s for one in times)))
+    seconds = max(one.tokens_s[-1] for one in times) - asks[0].at_s
+    return Run(times, engine.steps - steps, seconds)

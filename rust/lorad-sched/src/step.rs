@@ -108,7 +108,7 @@ impl Core {
     }
 
     /// The plan's order: by slot, the base last; of one adapter in the order of choice. Rows are counted for each slot and put
-    /// where they belong: a third of a sort's time.
+    /// where they belong, in about half of a sort's time.
     fn sort_rows(&mut self) {
         let base = self.slot_rows.len() - 1;
         let slot_of = |row: &Chosen| row.adapter.map_or(base, |(slot, _)| slot as usize);

@@ -23,7 +23,7 @@ impl Core {
         self.chosen.iter().filter(|row| row.sample).count()
     }
 
-    /// Column by column: half the time of row by row, with a section's bounds looked up once.
+    /// Column by column, so that a section's bounds are looked up once.
     fn write_rows(&self, plan: &mut [i32]) {
         let mut write = |part: Part, value: fn(&Chosen) -> u32| {
             for (element, row) in self.layout.part_mut(plan, part).iter_mut().zip(&self.chosen) {

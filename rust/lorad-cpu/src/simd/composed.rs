@@ -8,6 +8,7 @@ use super::forms::{
     is_halves, min, scale, unpack, weights, Source, FIVE, HALVES, PANEL_BLOCK, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
 };
 use super::quant::{check, keep};
+use super::wide::store_tile;
 use super::Avx2;
 use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
 use crate::quant::pack::Kind;
@@ -243,19 +244,7 @@ unsafe fn tile<const T: usize, const G: usize, const FORM: u8>(
                 }
             }
         }
-        for (t, acc) in acc.iter().enumerate() {
-            for (g, acc) in acc.iter().enumerate() {
-                let y = y.add(t * y_stride + g * LANES);
-                let rows = LANES.min(source.rows - g * LANES);
-                if rows == LANES {
-                    _mm256_storeu_ps(y, *acc);
-                } else {
-                    let mut lanes = [0f32; LANES];
-                    _mm256_storeu_ps(lanes.as_mut_ptr(), *acc);
-                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), y, rows);
-                }
-            }
-        }
+        store_tile(acc, y, y_stride, source.rows);
     }
     T
 }

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::wide::Wide;
+use super::wide::{store_tile, Wide};
 use super::Avx2;
 use crate::dense::{Panel, LANES};
 use crate::shared::Parts;
@@ -75,19 +75,7 @@ unsafe fn tile<N: Wide, const T: usize, const G: usize>(
                 }
             }
         }
-        for (t, acc) in acc.iter().enumerate() {
-            for (g, acc) in acc.iter().enumerate() {
-                let y = y.add(t * y_stride + g * LANES);
-                let rows = LANES.min(panel.rows - g * LANES);
-                if rows == LANES {
-                    _mm256_storeu_ps(y, *acc);
-                } else {
-                    let mut lanes = [0f32; LANES];
-                    _mm256_storeu_ps(lanes.as_mut_ptr(), *acc);
-                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), y, rows);
-                }
-            }
-        }
+        store_tile(acc, y, y_stride, panel.rows);
     }
     T
 }

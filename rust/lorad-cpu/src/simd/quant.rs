@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::wide::{max, sum};
+use super::wide::{max, store_tile, sum};
 use super::Avx2;
 use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
 use crate::quant::pack::Kind;
@@ -356,19 +356,7 @@ unsafe fn tile<const T: usize, const G: usize, const KIND: u8>(
                 }
             }
         }
-        for (t, acc) in acc.iter().enumerate() {
-            for (g, acc) in acc.iter().enumerate() {
-                let y = y.add(t * y_stride + g * LANES);
-                let rows = LANES.min(source.rows - g * LANES);
-                if rows == LANES {
-                    _mm256_storeu_ps(y, *acc);
-                } else {
-                    let mut lanes = [0f32; LANES];
-                    _mm256_storeu_ps(lanes.as_mut_ptr(), *acc);
-                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), y, rows);
-                }
-            }
-        }
+        store_tile(acc, y, y_stride, source.rows);
     }
     T
 }

@@ -142,3 +142,31 @@ pub unsafe fn exp(x: __m256) -> __m256 {
         _mm256_mul_ps(_mm256_mul_ps(p, power(low)), power(_mm256_sub_epi32(n, low)))
     }
 }
+
+/// Writes sums of T tokens by G groups of eight rows to y, whose rows of tokens are `y_stride` apart; lanes from `rows` on aren't.
+///
+/// # Safety
+/// `rows` elements of each token's y are writable; AVX2 is there.
+#[inline(always)]
+pub unsafe fn store_tile<const T: usize, const G: usize>(
+    acc: [[__m256; G]; T],
+    y: *mut f32,
+    y_stride: usize,
+    rows: usize,
+) {
+    for (t, acc) in acc.iter().enumerate() {
+        for (g, acc) in acc.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let y = y.add(t * y_stride + g * 8);
+                if rows - g * 8 >= 8 {
+                    _mm256_storeu_ps(y, *acc);
+                } else {
+                    let mut lanes = [0f32; 8];
+                    _mm256_storeu_ps(lanes.as_mut_ptr(), *acc);
+                    std::ptr::copy_nonoverlapping(lanes.as_ptr(), y, rows - g * 8);
+                }
+            }
+        }
+    }
+}
