@@ -134,6 +134,11 @@ def test_an_embedding_gives_its_rows_exactly(dtype: torch.dtype) -> None:
     embedding(out, ids)
     assert np.array_equal(out, table.float().numpy()[ids])
     assert embedding.bytes == embedding.as_linear().bytes
+    # the table that is read is the head's form too, and not held twice
+    both = DenseEmbedding(table, Choice(("own", "own", "torch_f32", "torch_f32", "torch_f32")))
+    assert both.bytes == embedding.bytes + table.numel() * 4
+    head = DenseEmbedding(table, Choice(("torch_f32",) * 5))
+    assert head.bytes == both.bytes and head.as_linear().bytes == table.numel() * 4
 
 
 def test_doctor_reports_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ class Embedding(Protocol):
 class Chosen:
     """A weight of floats in one form or two; the number of rows decides which is multiplied."""
 
-    def __init__(self, weight: torch.Tensor, choice: Choice) -> None:
-        """`weight`: f32, f16 or bf16 [out, in]."""
-        forms = {name: FORMS[name](weight) for name in sorted(choice.forms)}
+    def __init__(self, weight: torch.Tensor, choice: Choice, own: Own | None = None) -> None:
+        """`weight`: f32, f16 or bf16 [out, in]; `own`: lorad's form of it, if there is one already."""
+        forms = {name: own if own and name == "own" else FORMS[name](weight) for name in sorted(choice.forms)}
         self._by_rows = [forms[name] for name in choice.names]
         self.bytes = sum(form.bytes for form in forms.values())
 
@@ -47,8 +47,8 @@ class DenseEmbedding:
     def __init__(self, table: torch.Tensor, choice: Choice) -> None:
         """`table`: f32, f16 or bf16 [vocab, hidden]; `choice`: for its product as the head."""
         self._own = Own(table)
-        self._linear = self._own if choice == OWN else Chosen(table, choice)
-        self.bytes = self._own.bytes + (0 if choice == OWN else self._linear.bytes)
+        self._linear = Chosen(table, choice, self._own)
+        self.bytes = self._linear.bytes + (0 if "own" in choice.forms else self._own.bytes)
 
     def __call__(self, out: F32, ids: NDArray[np.int32]) -> None:
         self._own.matrix.widen_rows(out, ids)
