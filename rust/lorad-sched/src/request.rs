@@ -157,6 +157,10 @@ pub(crate) struct Request {
     pub story: Story,
 }
 
+// the line ends where the id begins
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(std::mem::offset_of!(Request, id) == 64);
+
 impl Request {
     /// Tokens known so far.
     pub fn length(&self) -> u32 {
