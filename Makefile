@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NEED_RUST := 1.85
+NEED_RUST := 1.89
 # Tools that only some recipes need, inside the clone.
 TOOLS := $(CURDIR)/.tools
 CARGO_FUZZ := $(TOOLS)/cargo-fuzz-0.13.2

@@ -205,7 +205,7 @@ pub fn paged_attention(
         state.max = [f32::NEG_INFINITY; TILE_QUERIES];
         with_number!(geometry.element, N => match cpu.level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) if geometry.page_tokens % 8 == 0 && head_dim % 8 == 0 => avx2.attend::<N>(&tile, state),
+            Level::Avx2(avx2) | Level::Avx512(avx2, _) if geometry.page_tokens % 8 == 0 && head_dim % 8 == 0 => avx2.attend::<N>(&tile, state),
             _ => attend_scalar::<N>(&tile, state),
         });
         for (index, query) in (item.begin..item.end).enumerate() {

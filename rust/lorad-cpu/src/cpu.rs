@@ -2,10 +2,10 @@
 
 use crate::pool::Pool;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::Avx2;
+use crate::simd::{Avx2, Avx512};
 use crate::OpError;
 
-/// Environment variable that forces a level: `portable` or `avx2`.
+/// Environment variable that forces a level, by its name.
 pub const LEVEL_VARIABLE: &str = "LORAD_CPU";
 
 /// Which twin of an operator runs.
@@ -16,26 +16,35 @@ pub enum Level {
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
+    /// AVX-512 with VNNI, and tiles (AMX) where its proof has them.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx2, Avx512),
 }
 
 impl Level {
+    /// All that this CPU has, the best last.
+    pub fn all() -> Vec<Self> {
+        let mut found = vec![Level::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(avx2) = Avx2::detect() {
+                let avx512 = Avx512::detect();
+                let tiles = avx512.and_then(Avx512::with_tiles);
+                found.push(Level::Avx2(avx2));
+                found.extend([avx512, tiles].into_iter().flatten().map(|proof| Level::Avx512(avx2, proof)));
+            }
+        }
+        found
+    }
+
     /// The best that this CPU has.
     pub fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(avx2) = Avx2::detect() {
-            return Level::Avx2(avx2);
-        }
-        Level::Portable
+        Self::all().pop().unwrap_or(Level::Portable)
     }
 
     /// The level called `name`; an error if it's unknown or this CPU lacks it.
     pub fn from_name(name: &str) -> Result<Self, OpError> {
-        let found = match name {
-            "portable" => Some(Level::Portable),
-            #[cfg(target_arch = "x86_64")]
-            "avx2" => Avx2::detect().map(Level::Avx2),
-            _ => None,
-        };
+        let found = Self::all().into_iter().find(|level| level.name() == name);
         found.ok_or_else(|| OpError::Name { what: LEVEL_VARIABLE, got: name.to_owned() })
     }
 
@@ -53,6 +62,19 @@ impl Level {
             Level::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512(_, avx512) if avx512.has_tiles() => "amx",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512(..) => "avx512",
+        }
+    }
+
+    /// The proof of AVX2, for operators whose twins are no wider.
+    #[cfg(target_arch = "x86_64")]
+    pub fn avx2(self) -> Option<Avx2> {
+        match self {
+            Level::Portable => None,
+            Level::Avx2(avx2) | Level::Avx512(avx2, _) => Some(avx2),
         }
     }
 }
@@ -83,6 +105,7 @@ pub fn features() -> Vec<(&'static str, bool)> {
         ("avx512f", is_x86_feature_detected!("avx512f")),
         ("avx512_vnni", is_x86_feature_detected!("avx512vnni")),
         ("avx512_bf16", is_x86_feature_detected!("avx512bf16")),
+        ("amx_int8", Avx512::detect().and_then(Avx512::with_tiles).is_some()),
     ];
     #[cfg(not(target_arch = "x86_64"))]
     Vec::new()

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::aligned::Aligned;
 use crate::cpu::{Cpu, Level};
 use crate::error::{index, length, require};
 use crate::number::Number;
@@ -27,9 +28,7 @@ pub struct DenseMatrix {
     element: Element,
     rows: usize,
     cols: usize,
-    data: Vec<u8>,
-    /// Where data begins on a cache line.
-    start: usize,
+    data: Aligned<u8>,
 }
 
 /// Some groups of a matrix.
@@ -51,16 +50,14 @@ impl DenseMatrix {
         let bytes = rows.checked_mul(cols).and_then(|count| count.checked_mul(size));
         length("data", bytes.unwrap_or(usize::MAX), data.len())?;
         let len = rows.div_ceil(LANES) * LANES * cols * size;
-        let mut packed = vec![0u8; len + 63];
-        let start = packed.as_ptr().align_offset(64).min(63);
-        let target = &mut packed[start..start + len];
+        let mut packed = Aligned::zeros(len);
         for (row, values) in data.chunks_exact(cols * size).enumerate() {
-            let group = &mut target[row / LANES * LANES * cols * size..];
+            let group = &mut packed[row / LANES * LANES * cols * size..];
             for (col, value) in values.chunks_exact(size).enumerate() {
                 group[(col * LANES + row % LANES) * size..][..size].copy_from_slice(value);
             }
         }
-        Ok(Self { element, rows, cols, data: packed, start })
+        Ok(Self { element, rows, cols, data: packed })
     }
 
     /// Number type.
@@ -113,7 +110,7 @@ impl DenseMatrix {
                     },
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: as above.
-                    Level::Avx2(avx2) => unsafe {
+                    Level::Avx2(avx2) | Level::Avx512(avx2, _) => unsafe {
                         avx2.multiply_dense::<N>(&panel, x, tokens.clone(), y, first, self.rows);
                     },
                 });
@@ -124,7 +121,7 @@ impl DenseMatrix {
     /// The groups that hold `rows` rows from group `group`.
     fn groups(&self, group: usize, rows: usize) -> &[u8] {
         let bytes = LANES * self.cols * self.element.bytes();
-        &self.data[self.start + group * bytes..][..rows.div_ceil(LANES) * bytes]
+        &self.data[group * bytes..][..rows.div_ceil(LANES) * bytes]
     }
 
     /// `out[i] = row ids[i]`, `[n, cols]`, exactly.

@@ -27,7 +27,7 @@ pub fn embed(
         with_number!(element, N => match cpu.level {
             Level::Portable => widen_scalar::<N>(out, row),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.widen::<N>(out, row),
+            Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.widen::<N>(out, row),
         });
     }
     Ok(())

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 pub mod activation;
+pub mod aligned;
 pub mod attention;
 pub mod cpu;
 pub mod dense;

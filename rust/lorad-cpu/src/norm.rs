@@ -14,7 +14,7 @@ fn factor(level: Level, x: &[f32], eps: f32) -> f32 {
     let sum = match level {
         Level::Portable => sum_of_squares_scalar(x),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(avx2) => avx2.sum_of_squares(x),
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.sum_of_squares(x),
     };
     1.0 / (sum / x.len() as f32 + eps).sqrt()
 }
@@ -38,7 +38,7 @@ pub fn rms_norm(cpu: &Cpu, out: &mut [f32], x: &[f32], weight: &[f32], eps: f32)
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.scale(out, x, weight, factor),
+            Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.scale(out, x, weight, factor),
         }
     }
     Ok(())
@@ -60,7 +60,7 @@ pub(crate) fn rms_norm_row(level: Level, x: &mut [f32], weight: &[f32], eps: f32
     match level {
         Level::Portable => x.iter_mut().zip(weight).for_each(|(x, weight)| *x = *x * factor * weight),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(avx2) => avx2.scale_in_place(x, weight, factor),
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.scale_in_place(x, weight, factor),
     }
 }
 
@@ -82,7 +82,7 @@ pub fn add_rms_norm(
         match cpu.level {
             Level::Portable => residual.iter_mut().zip(x).for_each(|(residual, x)| *residual += x),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.add(residual, x),
+            Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.add(residual, x),
         }
         rms_norm(cpu, out, residual, weight, eps)?;
     }

@@ -132,7 +132,7 @@ fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
 fn narrow_row<N: crate::simd::Wide>(level: Level, to: &mut [u8], from: &[f32]) {
     match level {
         Level::Portable => narrow_scalar::<N>(to, from),
-        Level::Avx2(avx2) => avx2.narrow::<N>(to, from),
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.narrow::<N>(to, from),
     }
 }
 

@@ -157,7 +157,7 @@ fn max_finite(level: Level, logits: &[f32]) -> Option<f32> {
             (logits.iter().copied().fold(f32::NEG_INFINITY, f32::max), finite)
         }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(avx2) => avx2.max_finite(logits),
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.max_finite(logits),
     };
     (finite && max > f32::NEG_INFINITY).then_some(max)
 }
@@ -166,7 +166,7 @@ fn sum_exp(level: Level, logits: &[f32], max: f32) -> f64 {
     match level {
         Level::Portable => logits.iter().map(|x| f64::from((x - max).exp())).sum(),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(avx2) => avx2.sum_exp(logits, max, 1.0),
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.sum_exp(logits, max, 1.0),
     }
 }
 
@@ -178,7 +178,7 @@ fn write_exp(level: Level, out: &mut [f32], logits: &[f32], max: f32, factor: f3
             }
         }
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(avx2) => {
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => {
             avx2.write_exp(out, logits, max, factor);
         }
     }

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{close, levels, Seeded};
+use common::{close, definition, twins, Seeded};
 use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
 use lorad_cpu::activation::{gate_mul, Gate};
 use lorad_cpu::attention::{paged_attention, Rows, ALL_KEYS};
@@ -49,12 +49,15 @@ fn dense_matrix_twins() {
             matrix.matmul(cpu, &mut y, x).unwrap();
             y
         };
-        let [wanted, got] = levels().map(|cpu| run(&cpu, &x));
-        close(&got, &wanted, 1e-5, &format!("seed {seed}: {rows} x {cols}, {n}, {element:?}"));
-        for t in 0..n {
-            let alone = run(&levels()[1], &x[t * cols..][..cols]);
-            let same = alone.iter().zip(&got[t * rows..]).all(|(a, b)| a.to_bits() == b.to_bits());
-            assert!(same, "seed {seed}: row {t} of {n} differs alone");
+        let (wanted, found) = twins(|cpu| run(cpu, &x));
+        for (cpu, got) in &found {
+            let what = format!("{}, seed {seed}: {rows} x {cols}, {n}, {element:?}", cpu.level.name());
+            close(got, &wanted, 1e-5, &what);
+            for t in 0..n {
+                let alone = run(cpu, &x[t * cols..][..cols]);
+                let same = alone.iter().zip(&got[t * rows..]).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{what}: row {t} differs alone");
+            }
         }
         let ids: Vec<i32> = (0..9).map(|_| seeded.below(rows) as i32).collect();
         let mut found = vec![0.0; ids.len() * cols];
@@ -62,14 +65,14 @@ fn dense_matrix_twins() {
         for (id, found) in ids.iter().zip(found.chunks_exact(cols)) {
             let mut unit = vec![0.0; cols];
             unit[cols / 2] = 1.0;
-            assert_eq!(run(&levels()[0], &unit)[*id as usize], found[cols / 2]);
+            assert_eq!(run(&definition(), &unit)[*id as usize], found[cols / 2]);
         }
     }
     assert!(DenseMatrix::new(Element::F16, &[0; 7], 2, 2).is_err());
     assert!(DenseMatrix::new(Element::F32, &[], 0, 4).is_err());
     let matrix = DenseMatrix::new(Element::F32, &[0; 16], 2, 2).unwrap();
     assert!(matrix.widen_rows(&mut [0.0; 2], &[2]).is_err());
-    assert!(matrix.matmul(&levels()[1], &mut [0.0; 3], &[0.0; 4]).is_err());
+    assert!(matrix.matmul(&definition(), &mut [0.0; 3], &[0.0; 4]).is_err());
 }
 
 #[test]
@@ -124,19 +127,26 @@ fn lora_twins() {
             lora(cpu, y, width, x, inputs, &arena, &table, 1, &[0, 1], &[1, outputs[0] + 2], groups)
         };
         let groups = Groups { slot: &slot, tag: &tag, begin: &begin, end: &end };
-        let results = levels().map(|cpu| {
+        let (wanted, found) = twins(|cpu| {
             let mut y = y.clone();
-            assert_eq!(run(&cpu, &x, &mut y, groups), Ok(vec![adapters]));
+            assert_eq!(run(cpu, &x, &mut y, groups), Ok(vec![adapters]));
             y
         });
-        close(&results[1], &results[0], 2e-6, &format!("seed {seed}"));
-        for group in 0..adapters {
-            for token in begin[group] as usize..end[group] as usize {
-                let mut alone = y[token * width..][..width].to_vec();
-                let one =
-                    Groups { slot: &slot[group..=group], tag: &tag[group..=group], begin: &[0], end: &[1] };
-                run(&levels()[1], &x[token * inputs..][..inputs], &mut alone, one).unwrap();
-                assert_eq!(alone, results[1][token * width..][..width], "seed {seed} token {token}");
+        for (cpu, got) in &found {
+            let what = format!("{}, seed {seed}", cpu.level.name());
+            close(got, &wanted, 2e-6, &what);
+            for group in 0..adapters {
+                for token in begin[group] as usize..end[group] as usize {
+                    let mut alone = y[token * width..][..width].to_vec();
+                    let one = Groups {
+                        slot: &slot[group..=group],
+                        tag: &tag[group..=group],
+                        begin: &[0],
+                        end: &[1],
+                    };
+                    run(cpu, &x[token * inputs..][..inputs], &mut alone, one).unwrap();
+                    assert_eq!(alone, got[token * width..][..width], "{what} token {token}");
+                }
             }
         }
     }
@@ -178,7 +188,7 @@ fn attention_and_rope_twins() {
         let history: Vec<Vec<f32>> =
             start.iter().map(|start| seeded.floats(*start as usize * width)).collect();
         let step = seeded.floats(n * width);
-        let results = levels().map(|cpu| {
+        let (wanted, found) = twins(|cpu| {
             let mut bytes = vec![0xff; rows * columns * page_bytes]; // NaN in every type
             let arena = Arena::new(&mut bytes, page_bytes).unwrap();
             let table = PageTable::new(&pages, columns).unwrap();
@@ -187,7 +197,7 @@ fn attention_and_rope_twins() {
                 let position: Vec<i32> = (from..from + count).collect();
                 let line = vec![row; count as usize];
                 let angles = Angles { cos: &cos, sin: &sin };
-                rope_write(&cpu, qkv, angles, norms, &position, &line, table, &arena, geometry, heads, 1)
+                rope_write(cpu, qkv, angles, norms, &position, &line, table, &arena, geometry, heads, 1)
                     .unwrap();
             };
             let mut step = step.clone();
@@ -199,7 +209,7 @@ fn attention_and_rope_twins() {
             let attend = |q: &[f32], rows: Rows<'_>| {
                 let mut out = vec![f32::NAN; q.len() / width * out_width];
                 paged_attention(
-                    &cpu, &mut out, q, width, &arena, geometry, 1, table, rows, heads, 0.3, window,
+                    cpu, &mut out, q, width, &arena, geometry, 1, table, rows, heads, 0.3, window,
                 )
                 .unwrap();
                 out
@@ -219,7 +229,9 @@ fn attention_and_rope_twins() {
             }
             out
         });
-        close(&results[1], &results[0], 2e-5, &format!("seed {seed}"));
+        for (cpu, got) in &found {
+            close(got, &wanted, 2e-5, &format!("{}, seed {seed}", cpu.level.name()));
+        }
     }
 }
 
@@ -233,21 +245,23 @@ fn dense_twins() {
         let ids: Vec<i32> = (0..n).map(|_| seeded.below(9) as i32).collect();
         let element = ELEMENTS[seeded.below(3)];
         let table = stored(element, &seeded.floats(9 * width));
-        let results = levels().map(|cpu| {
+        let (wanted, found) = twins(|cpu| {
             let nan = || vec![f32::NAN; n * width];
             let (mut normed, mut in_place, mut added, mut total) = (nan(), x.clone(), nan(), more.clone());
-            norm::rms_norm(&cpu, &mut normed, &x, &weight, 1e-5).unwrap();
-            norm::rms_norm_in_place(&cpu, &mut in_place, &weight, 1e-5).unwrap();
+            norm::rms_norm(cpu, &mut normed, &x, &weight, 1e-5).unwrap();
+            norm::rms_norm_in_place(cpu, &mut in_place, &weight, 1e-5).unwrap();
             assert_eq!(normed, in_place);
-            norm::add_rms_norm(&cpu, &mut added, &mut total, &x, &weight, 1e-5).unwrap();
+            norm::add_rms_norm(cpu, &mut added, &mut total, &x, &weight, 1e-5).unwrap();
             let (mut silu, mut gelu, mut rows) = (nan(), nan(), nan());
-            gate_mul(&cpu, Gate::Silu, &mut silu, &gate_up, width).unwrap();
-            gate_mul(&cpu, Gate::GeluTanh, &mut gelu, &gate_up, width).unwrap();
-            embed::embed(&cpu, &mut rows, &table, element, width, &ids).unwrap();
+            gate_mul(cpu, Gate::Silu, &mut silu, &gate_up, width).unwrap();
+            gate_mul(cpu, Gate::GeluTanh, &mut gelu, &gate_up, width).unwrap();
+            embed::embed(cpu, &mut rows, &table, element, width, &ids).unwrap();
             [normed, added, total, silu, gelu, rows]
         });
-        for (got, wanted) in results[1].iter().zip(&results[0]) {
-            close(got, wanted, 2e-6, &format!("seed {seed}"));
+        for (cpu, got) in &found {
+            for (got, wanted) in got.iter().zip(&wanted) {
+                close(got, wanted, 2e-6, &format!("{}, seed {seed}", cpu.level.name()));
+            }
         }
     }
 }
@@ -267,7 +281,7 @@ fn sampling_twins() {
         let top_k: Vec<i32> = (0..rows).map(|_| seeded.pick(&[0, 1, 5, 50, 1500])).collect();
         let seeds: Vec<u64> = (0..rows).map(|_| seeded.next()).collect();
         let counter: Vec<u32> = (0..rows as u32).collect();
-        let results = levels().map(|cpu| {
+        let (wanted, found) = twins(|cpu| {
             let (mut tokens, mut logprobs) = (vec![-9; rows], vec![0.0; rows]);
             let (mut best_tokens, mut best_logprobs) = (vec![-9; rows * 2], vec![0.0; rows * 2]);
             let parameters = Parameters {
@@ -284,26 +298,27 @@ fn sampling_twins() {
                 best_tokens: &mut best_tokens,
                 best_logprobs: &mut best_logprobs,
             };
-            sample(&cpu, &logits, vocab, parameters, chosen).unwrap();
+            sample(cpu, &logits, vocab, parameters, chosen).unwrap();
             (tokens, best_tokens, best_logprobs)
         });
-        let [portable, best] = results;
-        assert_eq!(best.1, portable.1);
-        close(&best.2, &portable.2, 1e-5, "best log-probabilities");
-        assert!(best.0[1] == -1 && best.0[2] == vocab as i32 - 1);
-        // Rounding may move a draw that falls on a border.
-        same += best.0.iter().zip(&portable.0).filter(|(a, b)| a == b).count();
-        all += rows;
+        for (_, best) in found {
+            assert_eq!(best.1, wanted.1);
+            close(&best.2, &wanted.2, 1e-5, "best log-probabilities");
+            assert!(best.0[1] == -1 && best.0[2] == vocab as i32 - 1);
+            // Rounding may move a draw that falls on a border.
+            same += best.0.iter().zip(&wanted.0).filter(|(a, b)| a == b).count();
+            all += rows;
+        }
     }
     assert!(same + 2 >= all, "{same} of {all}");
 }
 
 #[test]
 fn refusals_name_the_fault() {
-    let [cpu, _] = levels();
+    let cpu = &definition();
     let matrix = QuantMatrix::new(Kind::Q8_0, &[0; 34], 1, 32).unwrap();
     let short = OpError::Length { what: "y", expected: 2, got: 1 };
-    assert_eq!(matrix.matmul(&cpu, &mut [0.0], &[0.0; 64]), Err(short));
+    assert_eq!(matrix.matmul(cpu, &mut [0.0], &[0.0; 64]), Err(short));
     assert!(QuantMatrix::new(Kind::Q8_0, &[0; 33], 1, 32).is_err());
     assert!(QuantMatrix::new(Kind::Q8_0, &[], usize::MAX, 32).is_err());
     assert!(embed::gather_rows(&mut [0.0], &[1.0, 2.0], 1, &[2]).is_err());

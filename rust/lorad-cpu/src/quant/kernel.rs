@@ -21,8 +21,22 @@ pub struct Rounded<'a> {
     pub scale: &'a [f32],
     /// `[n, blocks]`: scale · Σ q.
     pub sum: &'a [f32],
+    /// `[n, blocks, 2]`: Σ q of each half of a block.
+    pub totals: &'a [i32],
     /// Blocks of a row.
     pub blocks: usize,
+}
+
+/// A row of [`Rounded`] to write.
+pub struct RoundedRow<'a> {
+    /// `[blocks · 32]`.
+    pub q: &'a mut [i8],
+    /// `[blocks]`.
+    pub scale: &'a mut [f32],
+    /// `[blocks]`.
+    pub sum: &'a mut [f32],
+    /// `[blocks, 2]`.
+    pub totals: &'a mut [i32],
 }
 
 /// What a panel's bytes mean.
@@ -59,19 +73,20 @@ pub struct Panel<'a> {
 }
 
 /// Rounds a row: scale = max|x| / 127, q = x / scale to nearest, ties to even.
-pub fn round_scalar(x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32]) {
-    for (block, (x, q)) in x.chunks_exact(BLOCK).zip(q.chunks_exact_mut(BLOCK)).enumerate() {
+pub fn round_scalar(x: &[f32], to: RoundedRow<'_>) {
+    for (block, (x, q)) in x.chunks_exact(BLOCK).zip(to.q.chunks_exact_mut(BLOCK)).enumerate() {
         let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
         // NaN or infinity anywhere makes the block's scale NaN, which nothing downstream can lose.
         let zero: f32 = x.iter().map(|x| x * 0.0).sum();
         let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
-        let mut total = 0i32;
-        for (x, q) in x.iter().zip(q) {
+        let totals = &mut to.totals[block * 2..][..2];
+        totals.fill(0);
+        for (column, (x, q)) in x.iter().zip(q).enumerate() {
             *q = (x * inverse).round_ties_even() as i8;
-            total += i32::from(*q);
+            totals[column / (BLOCK / 2)] += i32::from(*q);
         }
-        scale[block] = most / 127.0 + zero;
-        sum[block] = scale[block] * total as f32;
+        to.scale[block] = most / 127.0 + zero;
+        to.sum[block] = to.scale[block] * (totals[0] + totals[1]) as f32;
     }
 }
 

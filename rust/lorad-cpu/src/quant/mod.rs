@@ -16,8 +16,10 @@ use std::ops::Range;
 use crate::cpu::{Cpu, Level};
 use crate::error::{index, length, require};
 use crate::shared::Parts;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx512, WidePanel};
 use crate::OpError;
-use kernel::{multiply_scalar, round_scalar, Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
+use kernel::{multiply_scalar, round_scalar, Panel, Rounded, RoundedRow, Weights, BLOCK, GROUPS, LANES};
 use pack::{Kind, Packed};
 
 /// Rounded activations that stay in the second-level cache while all of a task's weights pass by.
@@ -29,6 +31,11 @@ const PANEL_ROWS: usize = GROUPS * LANES;
 const PACKED_TOKENS: usize = 3;
 /// Activations from which rounding them is shared among threads.
 const ROUND_PARALLEL: usize = 16 << 10;
+/// Activations are rounded into a buffer of a multiple of this many rows: tiles read whole ones.
+const ROW_STEP: usize = 16;
+/// Rows of a panel of sixteen lanes.
+#[cfg(target_arch = "x86_64")]
+const WIDE_ROWS: usize = 32;
 
 /// A quantised `[rows, cols]` weight.
 pub struct QuantMatrix {
@@ -41,6 +48,7 @@ struct Activations {
     q: Vec<i8>,
     scale: Vec<f32>,
     sum: Vec<f32>,
+    totals: Vec<i32>,
 }
 
 /// A panel, widened for the dot products.
@@ -54,6 +62,8 @@ struct Wide {
 thread_local! {
     static ACTIVATIONS: RefCell<Activations> = RefCell::default();
     static WIDE: RefCell<Wide> = RefCell::default();
+    #[cfg(target_arch = "x86_64")]
+    static WIDE_PANEL: RefCell<WidePanel> = RefCell::default();
 }
 
 impl QuantMatrix {
@@ -94,7 +104,7 @@ impl QuantMatrix {
         ACTIVATIONS.with_borrow_mut(|activations| {
             let x = activations.round(cpu, x, n, cols / BLOCK);
             let y = Parts::new(y);
-            let panels = rows.div_ceil(PANEL_ROWS);
+            let panels = rows.div_ceil(panel_rows(cpu.level, n));
             let tasks = if cpu.pool.threads() == 1 { 1 } else { panels.min(cpu.pool.threads() * 4) };
             cpu.pool.run(tasks, &|task| {
                 self.multiply_panels(cpu, panels * task / tasks..panels * (task + 1) / tasks, &x, n, &y);
@@ -114,7 +124,7 @@ impl QuantMatrix {
     ) {
         let rows = self.rows();
         #[cfg(target_arch = "x86_64")]
-        if let (Level::Avx2(avx2), 0..=PACKED_TOKENS) = (cpu.level, n) {
+        if let (Some(avx2), 0..=PACKED_TOKENS) = (cpu.level.avx2(), n) {
             for panel in panels {
                 let (first, count) = self.panel_rows(panel);
                 let packed = self.packed.groups(panel * GROUPS, count.div_ceil(LANES));
@@ -122,6 +132,10 @@ impl QuantMatrix {
                 unsafe { avx2.multiply_packed(self.kind(), packed, count, x, 0..n, y, first, rows) }
             }
             return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let Level::Avx512(_, avx512) = cpu.level {
+            return self.multiply_wide(avx512, panels, x, n, y);
         }
         let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 8))).max(12) / 12 * 12;
         WIDE.with_borrow_mut(|wide| {
@@ -140,7 +154,35 @@ impl QuantMatrix {
                         Level::Avx2(avx2) => unsafe {
                             avx2.multiply(&panel, x, tokens.clone(), y, first, rows);
                         },
+                        #[cfg(target_arch = "x86_64")]
+                        Level::Avx512(..) => unreachable!("has panels of its own"),
                     }
+                }
+            }
+        });
+    }
+
+    /// Multiplies the rows of some panels of sixteen lanes.
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_wide(
+        &self,
+        avx512: Avx512,
+        panels: Range<usize>,
+        x: &Rounded<'_>,
+        n: usize,
+        y: &Parts<'_, f32>,
+    ) {
+        let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 16))).max(48) / 48 * 48;
+        WIDE_PANEL.with_borrow_mut(|panel| {
+            for begin in (0..n).step_by(tokens_max) {
+                let tokens = begin..n.min(begin + tokens_max);
+                for number in panels.clone() {
+                    let first = number * WIDE_ROWS;
+                    let count = WIDE_ROWS.min(self.rows() - first);
+                    let packed = self.packed.groups(first / LANES, count.div_ceil(LANES));
+                    panel.fill(avx512, self.kind(), packed, count, x.blocks);
+                    // SAFETY: tasks have disjoint panels, that is columns of y.
+                    unsafe { avx512.multiply(panel, x, tokens.clone(), y, first, self.rows()) }
                 }
             }
         });
@@ -172,7 +214,7 @@ impl QuantMatrix {
             match level {
                 #[cfg(target_arch = "x86_64")]
                 Level::Avx2(avx2) => avx2.unpack_scales(packed, stride, out),
-                Level::Portable => kernel::unpack_scales_scalar(packed, stride, out),
+                _ => kernel::unpack_scales_scalar(packed, stride, out),
             }
         };
         scales(&packed[quants..], &mut wide.scale);
@@ -183,7 +225,7 @@ impl QuantMatrix {
         match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2(avx2) => avx2.unpack_nibbles(packed, stride, &mut wide.q),
-            Level::Portable => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
+            _ => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
         }
         if kind == Kind::Q4_1 {
             scales(&packed[quants + LANES * 2..], &mut wide.min);
@@ -230,9 +272,7 @@ impl Wide {
             Level::Avx2(avx2) => {
                 avx2.unpack_composed(kind, packed, &mut self.q, &mut self.scale, &mut self.min)
             }
-            Level::Portable => {
-                block::unpack_scalar(kind, packed, &mut self.q, &mut self.scale, &mut self.min)
-            }
+            _ => block::unpack_scalar(kind, packed, &mut self.q, &mut self.scale, &mut self.min),
         }
         let min = &self.min;
         let weights = match kind.plane_bits() {
@@ -247,36 +287,48 @@ impl Wide {
 impl Activations {
     /// Rounds x `[n, blocks · 32]`.
     fn round(&mut self, cpu: &Cpu, x: &[f32], n: usize, blocks: usize) -> Rounded<'_> {
-        let cols = blocks * BLOCK;
-        if self.q.len() < n * cols {
-            self.q.resize(n * cols, 0);
+        let (cols, room) = (blocks * BLOCK, n.next_multiple_of(ROW_STEP));
+        if self.q.len() < room * cols {
+            self.q.resize(room * cols, 0);
         }
-        if self.scale.len() < n * blocks {
-            self.scale.resize(n * blocks, 0.0);
-            self.sum.resize(n * blocks, 0.0);
+        if self.scale.len() < room * blocks {
+            self.scale.resize(room * blocks, 0.0);
+            self.sum.resize(room * blocks, 0.0);
+            self.totals.resize(room * blocks * 2, 0);
         }
-        let (q, scale, sum) =
-            (Parts::new(&mut self.q), Parts::new(&mut self.scale), Parts::new(&mut self.sum));
+        let (q, scale) = (Parts::new(&mut self.q), Parts::new(&mut self.scale));
+        let (sum, totals) = (Parts::new(&mut self.sum), Parts::new(&mut self.totals));
         let tasks = if x.len() < ROUND_PARALLEL { 1 } else { n.min(cpu.pool.threads() * 4) };
         cpu.pool.run(tasks, &|task| {
             for row in n * task / tasks..n * (task + 1) / tasks {
                 // SAFETY: tasks have disjoint rows.
-                let (q, scale, sum) = unsafe {
-                    (
-                        q.part(row * cols, cols),
-                        scale.part(row * blocks, blocks),
-                        sum.part(row * blocks, blocks),
-                    )
+                let to = unsafe {
+                    RoundedRow {
+                        q: q.part(row * cols, cols),
+                        scale: scale.part(row * blocks, blocks),
+                        sum: sum.part(row * blocks, blocks),
+                        totals: totals.part(row * blocks * 2, blocks * 2),
+                    }
                 };
                 let x = &x[row * cols..][..cols];
-                match cpu.level {
-                    Level::Portable => round_scalar(x, q, scale, sum),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2(avx2) => avx2.round_row(x, q, scale, sum),
+                #[cfg(target_arch = "x86_64")]
+                if let Some(avx2) = cpu.level.avx2() {
+                    avx2.round_row(x, to);
+                    continue;
                 }
+                round_scalar(x, to);
             }
         });
-        Rounded { q: &self.q, scale: &self.scale, sum: &self.sum, blocks }
+        Rounded { q: &self.q, scale: &self.scale, sum: &self.sum, totals: &self.totals, blocks }
+    }
+}
+
+/// Rows of a panel for `n` tokens: what a task owns is whole panels.
+fn panel_rows(level: Level, n: usize) -> usize {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512(..) if n > PACKED_TOKENS => WIDE_ROWS,
+        _ => PANEL_ROWS,
     }
 }
 

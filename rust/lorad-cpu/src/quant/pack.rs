@@ -19,6 +19,7 @@
 use super::block::Block;
 use super::file_block::FileBlock;
 use super::kernel::{BLOCK, LANES};
+use crate::aligned::Aligned;
 use crate::OpError;
 
 /// A block's number type.
@@ -182,9 +183,7 @@ pub struct Packed {
     kind: Kind,
     rows: usize,
     cols: usize,
-    data: Vec<u8>,
-    /// Where data begins on a cache line.
-    start: usize,
+    data: Aligned<u8>,
 }
 
 impl Packed {
@@ -192,10 +191,8 @@ impl Packed {
     pub fn new(kind: Kind, file: &[u8], rows: usize, cols: usize) -> Result<Self, OpError> {
         super::check(kind, file, rows, cols)?;
         let (blocks, groups) = (cols / BLOCK, rows.div_ceil(LANES));
-        let len = kind.packed_head_at(groups * blocks);
-        let mut data = vec![0u8; len + 63];
-        let start = data.as_ptr().align_offset(64).min(63);
-        let target = &mut data[start..start + len];
+        let mut data = Aligned::zeros(kind.packed_head_at(groups * blocks));
+        let target: &mut [u8] = &mut data;
         let (mut source, each) = (FileBlock::default(), kind.file_columns() / BLOCK);
         for (number, bytes) in file.chunks_exact(kind.file_bytes()).enumerate() {
             let (row, block) = (number * each / blocks, number * each % blocks);
@@ -208,7 +205,7 @@ impl Packed {
                 put_halves(kind, &source, &mut target[kind.packed_head_at(first)..], lane);
             }
         }
-        Ok(Self { kind, rows, cols, data, start })
+        Ok(Self { kind, rows, cols, data })
     }
 
     /// Number type.
@@ -234,7 +231,7 @@ impl Packed {
     /// The blocks of `count` groups of eight rows, from row 8 · `group`.
     pub fn groups(&self, group: usize, count: usize) -> &[u8] {
         let bytes = self.kind.packed_head_at(self.cols / BLOCK);
-        &self.data[self.start + group * bytes..][..count * bytes]
+        &self.data[group * bytes..][..count * bytes]
     }
 
     /// Widens one row, in the arithmetic of gguf-py: no fused multiply-add.

@@ -23,6 +23,9 @@ pub struct Source {
 
 /// Forms of weights: blocks as they are packed, by the kind's number; or widened to what
 /// [`crate::quant::kernel::Weights`] calls `Five` and `Halves`.
+pub const Q4_0: u8 = Kind::Q4_0 as u8;
+pub const Q4_1: u8 = Kind::Q4_1 as u8;
+pub const Q8_0: u8 = Kind::Q8_0 as u8;
 pub const Q5_0: u8 = Kind::Q5_0 as u8;
 pub const Q5_1: u8 = Kind::Q5_1 as u8;
 pub const Q4_K: u8 = Kind::Q4K as u8;
@@ -66,6 +69,9 @@ pub unsafe fn weights<const FORM: u8>(q: *const u8, block: usize, half: usize, i
             return load(block * PANEL_BLOCK + (half * 4 + i) * 32);
         }
         let at = const { kind(FORM) }.packed_at(block);
+        if FORM == Q8_0 {
+            return load(at + (half * 4 + i) * 32);
+        }
         let both = load(at + i * 32);
         let low = if half == 0 { both } else { _mm256_srli_epi16::<4>(both) };
         let low = _mm256_and_si256(low, _mm256_set1_epi8(15));
@@ -138,8 +144,9 @@ pub unsafe fn min<const FORM: u8>(source: &Source, block: usize, scale: __m256) 
         if is_wide(FORM) {
             return _mm256_loadu_ps(source.min.add(block * LANES));
         }
-        if FORM == Q5_0 {
-            return _mm256_mul_ps(scale, _mm256_set1_ps(-16.0));
+        if FORM == Q4_0 || FORM == Q5_0 {
+            // (q − zero) · d = q · d + (−zero · d), exact: zero is a power of two.
+            return _mm256_mul_ps(scale, _mm256_set1_ps(const { -(kind(FORM).zero() as f32) }));
         }
         let scalars = source.q.add(kind(FORM).packed_at(block) + kind(FORM).packed_quant_bytes());
         if !kind(FORM).is_k() {

@@ -23,6 +23,8 @@ impl Avx2 {
 #[cfg(target_arch = "x86_64")]
 mod attention;
 #[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod composed;
 #[cfg(target_arch = "x86_64")]
 mod dense;
@@ -37,5 +39,7 @@ mod quant;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
+#[cfg(target_arch = "x86_64")]
+pub use avx512::{Avx512, WidePanel};
 #[cfg(target_arch = "x86_64")]
 pub use wide::Wide;

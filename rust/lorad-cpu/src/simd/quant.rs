@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::wide::{max, store_tile, sum};
 use super::Avx2;
-use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
+use crate::quant::kernel::{Panel, Rounded, RoundedRow, Weights, BLOCK, GROUPS, LANES};
 use crate::quant::pack::Kind;
 use crate::shared::Parts;
 
@@ -14,11 +14,12 @@ const PANEL_BLOCK: usize = LANES * BLOCK;
 
 impl Avx2 {
     /// See [`crate::quant::kernel::round_scalar`].
-    pub fn round_row(self, x: &[f32], q: &mut [i8], scale: &mut [f32], sum: &mut [f32]) {
-        let blocks = scale.len();
-        assert!(x.len() == blocks * BLOCK && q.len() == x.len() && sum.len() == blocks);
+    pub fn round_row(self, x: &[f32], to: RoundedRow<'_>) {
+        let blocks = to.scale.len();
+        assert!(x.len() == blocks * BLOCK && to.q.len() == x.len());
+        assert!(to.sum.len() == blocks && to.totals.len() == blocks * 2);
         // SAFETY: `self` proves the features; the lengths fit.
-        unsafe { round_row(x, q, scale, sum) }
+        unsafe { round_row(x, to) }
     }
 
     /// Widens packed nibbles `[blocks][4][8 rows][4 bytes]` of one group to the panel's bytes.
@@ -131,14 +132,15 @@ pub(super) fn check(
     y_stride: usize,
 ) -> Option<*mut f32> {
     assert!(x.q.len() >= tokens.end * x.blocks * BLOCK);
-    assert!(x.scale.len() >= tokens.end * x.blocks && x.sum.len() >= tokens.end * x.blocks);
+    let blocks = tokens.end * x.blocks;
+    assert!(x.scale.len() >= blocks && x.sum.len() >= blocks && x.totals.len() >= blocks * 2);
     let last = tokens.len().checked_sub(1)?;
     Some(y.pointer(y_begin + tokens.start * y_stride, last * y_stride + rows))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn round_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sums: &mut [f32]) {
-    for block in 0..scale.len() {
+unsafe fn round_row(x: &[f32], to: RoundedRow<'_>) {
+    for block in 0..to.scale.len() {
         // SAFETY: the wrapper's asserts.
         unsafe {
             let sign = _mm256_set1_ps(-0.0);
@@ -154,18 +156,22 @@ unsafe fn round_row(x: &[f32], q: &mut [i8], scale: &mut [f32], sums: &mut [f32]
             let d = most / 127.0 + sum(zero);
             let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
             let i = v.map(|v| _mm256_cvtps_epi32(_mm256_mul_ps(v, _mm256_set1_ps(inverse))));
-            let total = _mm256_add_epi32(_mm256_add_epi32(i[0], i[1]), _mm256_add_epi32(i[2], i[3]));
             let low = _mm256_packs_epi32(i[0], i[1]);
             let high = _mm256_packs_epi32(i[2], i[3]);
             let bytes = _mm256_packs_epi16(low, high);
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             let bytes = _mm256_permutevar8x32_epi32(bytes, order);
-            _mm256_storeu_si256(q.as_mut_ptr().add(block * BLOCK).cast(), bytes);
-            let half = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256::<1>(total));
-            let half = _mm_add_epi32(half, _mm_shuffle_epi32::<0b01_00_11_10>(half));
-            let half = _mm_add_epi32(half, _mm_shuffle_epi32::<0b10_11_00_01>(half));
-            scale[block] = d;
-            sums[block] = d * _mm_cvtsi128_si32(half) as f32;
+            _mm256_storeu_si256(to.q.as_mut_ptr().add(block * BLOCK).cast(), bytes);
+            let (low, high) = (_mm256_add_epi32(i[0], i[1]), _mm256_add_epi32(i[2], i[3]));
+            // Lanes of low and high alternate by pairs.
+            let both = _mm256_hadd_epi32(low, high);
+            let both = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both));
+            let both = _mm_hadd_epi32(both, both);
+            let totals = [_mm_cvtsi128_si32(both), _mm_extract_epi32::<1>(both)];
+            to.totals[block * 2..][..2].copy_from_slice(&totals);
+            to.scale[block] = d;
+            // Infinity is no integer; its block's scale is NaN whatever the sum is.
+            to.sum[block] = d * totals[0].wrapping_add(totals[1]) as f32;
         }
     }
 }

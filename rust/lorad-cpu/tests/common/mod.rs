@@ -32,9 +32,25 @@ impl Seeded {
     }
 }
 
-/// The definition on one thread, and the best level of this CPU on three.
-pub fn levels() -> [Cpu; 2] {
-    [Cpu::new(Level::Portable, 1), Cpu::new(Level::best(), 3)]
+/// The definition, on one thread.
+pub fn definition() -> Cpu {
+    Cpu::new(Level::Portable, 1)
+}
+
+/// Each better level of this CPU, on three threads.
+pub fn vector_levels() -> Vec<Cpu> {
+    let better = Level::all().into_iter().filter(|level| !matches!(level, Level::Portable));
+    better.map(|level| Cpu::new(level, 3)).collect()
+}
+
+/// What `run` gives by definition, then on each better level, which is named.
+pub fn twins<T>(mut run: impl FnMut(&Cpu) -> T) -> (T, Vec<(Cpu, T)>) {
+    let found = vector_levels().into_iter().map(|cpu| {
+        let found = run(&cpu);
+        (cpu, found)
+    });
+    let found = found.collect();
+    (run(&definition()), found)
 }
 
 pub fn close(got: &[f32], wanted: &[f32], tolerance: f32, what: &str) {

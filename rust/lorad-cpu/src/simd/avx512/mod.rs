@@ -1,0 +1,35 @@
+//! Sixteen lanes: twins for CPUs with AVX-512, and for those with its tiles (AMX).
+
+mod panel;
+mod tiles;
+mod vnni;
+
+pub use panel::WidePanel;
+
+/// Proof that this CPU has AVX-512 with its byte, 256-bit and integer-dot-product (VNNI) instructions.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512 {
+    tiles: bool,
+}
+
+impl Avx512 {
+    /// The proof, where it holds.
+    pub fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        found.then_some(Self { tiles: false })
+    }
+
+    /// The proof that the CPU has tiles of 8-bit integers too and that the system lets this process use them.
+    pub fn with_tiles(self) -> Option<Self> {
+        tiles::detect().then_some(Self { tiles: true })
+    }
+
+    /// Whether tiles multiply.
+    pub fn has_tiles(self) -> bool {
+        self.tiles
+    }
+}
