@@ -16,7 +16,7 @@ pub enum Level {
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512 with VNNI, and tiles (AMX) where its proof has them.
+    /// AVX-512 with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx2, Avx512),
 }
@@ -28,10 +28,8 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             if let Some(avx2) = Avx2::detect() {
-                let avx512 = Avx512::detect();
-                let tiles = avx512.and_then(Avx512::with_tiles);
                 found.push(Level::Avx2(avx2));
-                found.extend([avx512, tiles].into_iter().flatten().map(|proof| Level::Avx512(avx2, proof)));
+                found.extend(Avx512::detect().map(|avx512| Level::Avx512(avx2, avx512)));
             }
         }
         found
@@ -62,8 +60,6 @@ impl Level {
             Level::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512(_, avx512) if avx512.has_tiles() => "amx",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512(..) => "avx512",
         }
@@ -105,7 +101,6 @@ pub fn features() -> Vec<(&'static str, bool)> {
         ("avx512f", is_x86_feature_detected!("avx512f")),
         ("avx512_vnni", is_x86_feature_detected!("avx512vnni")),
         ("avx512_bf16", is_x86_feature_detected!("avx512bf16")),
-        ("amx_int8", Avx512::detect().and_then(Avx512::with_tiles).is_some()),
     ];
     #[cfg(not(target_arch = "x86_64"))]
     Vec::new()

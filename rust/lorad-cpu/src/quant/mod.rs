@@ -31,8 +31,6 @@ const PANEL_ROWS: usize = GROUPS * LANES;
 const PACKED_TOKENS: usize = 3;
 /// Activations from which rounding them is shared among threads.
 const ROUND_PARALLEL: usize = 16 << 10;
-/// Activations are rounded into a buffer of a multiple of this many rows: tiles read whole ones.
-const ROW_STEP: usize = 16;
 /// Rows of a panel of sixteen lanes.
 #[cfg(target_arch = "x86_64")]
 const WIDE_ROWS: usize = 32;
@@ -287,14 +285,14 @@ impl Wide {
 impl Activations {
     /// Rounds x `[n, blocks · 32]`.
     fn round(&mut self, cpu: &Cpu, x: &[f32], n: usize, blocks: usize) -> Rounded<'_> {
-        let (cols, room) = (blocks * BLOCK, n.next_multiple_of(ROW_STEP));
-        if self.q.len() < room * cols {
-            self.q.resize(room * cols, 0);
+        let cols = blocks * BLOCK;
+        if self.q.len() < n * cols {
+            self.q.resize(n * cols, 0);
         }
-        if self.scale.len() < room * blocks {
-            self.scale.resize(room * blocks, 0.0);
-            self.sum.resize(room * blocks, 0.0);
-            self.totals.resize(room * blocks * 2, 0);
+        if self.scale.len() < n * blocks {
+            self.scale.resize(n * blocks, 0.0);
+            self.sum.resize(n * blocks, 0.0);
+            self.totals.resize(n * blocks * 2, 0);
         }
         let (q, scale) = (Parts::new(&mut self.q), Parts::new(&mut self.scale));
         let (sum, totals) = (Parts::new(&mut self.sum), Parts::new(&mut self.totals));

@@ -1,16 +1,13 @@
-//! Sixteen lanes: twins for CPUs with AVX-512, and for those with its tiles (AMX).
+//! Sixteen lanes: twins for CPUs with AVX-512.
 
 mod panel;
-mod tiles;
 mod vnni;
 
 pub use panel::WidePanel;
 
 /// Proof that this CPU has AVX-512 with its byte, 256-bit and integer-dot-product (VNNI) instructions.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512 {
-    tiles: bool,
-}
+pub struct Avx512(());
 
 impl Avx512 {
     /// The proof, where it holds.
@@ -20,16 +17,6 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
-        found.then_some(Self { tiles: false })
-    }
-
-    /// The proof that the CPU has tiles of 8-bit integers too and that the system lets this process use them.
-    pub fn with_tiles(self) -> Option<Self> {
-        tiles::detect().then_some(Self { tiles: true })
-    }
-
-    /// Whether tiles multiply.
-    pub fn has_tiles(self) -> bool {
-        self.tiles
+        found.then_some(Self(()))
     }
 }

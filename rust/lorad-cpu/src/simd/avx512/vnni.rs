@@ -31,9 +31,6 @@ impl Avx512 {
         let Some(y) = check(x, &tokens, panel.rows(), y, y_begin, y_stride) else { return };
         // SAFETY: `self` proves the features, a panel is whole, `check` bounds x and y, the caller owns y's columns.
         unsafe {
-            if self.has_tiles() {
-                return super::tiles::multiply(panel, x, tokens, y, y_stride);
-            }
             match panel.meaning() {
                 Meaning::Small => multiply::<SMALL>(panel, x, tokens, y, y_stride),
                 Meaning::Signed => multiply::<SIGNED>(panel, x, tokens, y, y_stride),
@@ -142,19 +139,10 @@ unsafe fn tile<const T: usize, const G: usize, const MEANING: u8>(
         }
         for (t, acc) in acc.iter().enumerate() {
             for (g, acc) in acc.iter().enumerate() {
-                store_rows(y.add(t * y_stride + g * WIDE), *acc, groups[g].rows);
+                let rows = 0xffff >> (WIDE - groups[g].rows);
+                _mm512_mask_storeu_ps(y.add(t * y_stride + g * WIDE), rows, *acc);
             }
         }
     }
     T
-}
-
-/// Writes the first `rows` lanes.
-///
-/// # Safety
-/// They are writable; AVX-512 is there.
-#[inline(always)]
-pub unsafe fn store_rows(y: *mut f32, value: __m512, rows: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { _mm512_mask_storeu_ps(y, 0xffff >> (WIDE - rows), value) }
 }
