@@ -242,7 +242,7 @@ fn columns_max(page_bytes: usize, element: Element, rows: usize, width: usize) -
 impl AdapterLayout {
     /// Lays out `modules` (in any order) in pages of `page_bytes`.
     pub fn new(page_bytes: usize, element: Element, modules: &[ModuleShape]) -> Result<Self, LayoutError> {
-        if page_bytes == 0 || page_bytes % ALIGN_BYTES != 0 || page_bytes >= 1 << 31 {
+        if page_bytes == 0 || !page_bytes.is_multiple_of(ALIGN_BYTES) || page_bytes >= 1 << 31 {
             return Err(LayoutError::PageBytes { page_bytes });
         }
         let mut shapes = modules.to_vec();

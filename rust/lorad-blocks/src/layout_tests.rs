@@ -48,7 +48,10 @@ fn every_element_has_one_place_and_survives_packing() {
         let mut taken = vec![false; image.len()];
         for chunk in layout.chunks() {
             let bytes = (chunk.rows * chunk.len) as usize * size;
-            assert!(chunk.offset as usize % ALIGN_BYTES == 0 && chunk.offset as usize + bytes <= page_bytes);
+            assert!(
+                (chunk.offset as usize).is_multiple_of(ALIGN_BYTES)
+                    && chunk.offset as usize + bytes <= page_bytes
+            );
             let start = chunk.page as usize * page_bytes + chunk.offset as usize;
             assert!(taken[start..start + bytes].iter().all(|taken| !taken), "seed {seed}: bytes given twice");
             taken[start..start + bytes].fill(true);

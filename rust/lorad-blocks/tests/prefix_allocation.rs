@@ -92,7 +92,7 @@ fn no_call_allocates() {
                     cache.release(now_us, held, |page| free.push(page)).unwrap();
                 }
             }
-            if roll % 97 == 0 {
+            if roll.is_multiple_of(97) {
                 cache.drop_generation(domain.generation, |page| {
                     dropped += 1;
                     free.push(page);

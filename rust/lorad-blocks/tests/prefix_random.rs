@@ -80,7 +80,7 @@ impl Model {
     }
 
     fn is_full(&self, page: &Page) -> bool {
-        page.sequence.len() % self.shape.page_tokens as usize == 0
+        page.sequence.len().is_multiple_of(self.shape.page_tokens as usize)
     }
 
     fn path(&self, page: PageId) -> Vec<PageId> {
@@ -205,7 +205,7 @@ impl World {
             page_tokens: 1 + random.below(4),
             pages_max: pages - random.below(3),
             half_life_us: NonZeroU64::new(HALF_LIFE_US).unwrap(),
-            order: if seed % 3 == 0 { Order::LeastRecent } else { Order::LeastWorth },
+            order: if seed.is_multiple_of(3) { Order::LeastRecent } else { Order::LeastWorth },
         };
         Self {
             seed,

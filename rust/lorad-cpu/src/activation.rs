@@ -58,7 +58,9 @@ pub fn gate_mul(
                     }
                 }
                 #[cfg(target_arch = "x86_64")]
-                Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.gate_mul(gate, out, z, up),
+                Level::Avx2(avx2) => avx2.gate_mul(gate, out, z, up),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512(_, avx512) => avx512.gate_mul(gate, out, z, up),
             }
         }
     });

@@ -135,7 +135,7 @@ pub fn paged_attention(
     geometry.check(arena, layer)?;
     require(window > 0, "window must be positive", window)?;
     let (head_dim, kv_heads) = (geometry.head_dim, geometry.kv_heads);
-    require(heads > 0 && heads % kv_heads == 0, "heads must be a multiple of kv_heads", heads)?;
+    require(heads > 0 && heads.is_multiple_of(kv_heads), "heads must be a multiple of kv_heads", heads)?;
     let shared = heads / kv_heads;
     let width = heads * head_dim;
     require(q_width >= width, "q must have all heads: width", q_width)?;
@@ -203,9 +203,13 @@ pub fn paged_attention(
         state.acc.resize(queries * head_dim, 0.0);
         state.sum = [0.0; TILE_QUERIES];
         state.max = [f32::NEG_INFINITY; TILE_QUERIES];
+        #[cfg(target_arch = "x86_64")]
+        let fits = |lanes| geometry.page_tokens.is_multiple_of(lanes) && head_dim % lanes == 0;
         with_number!(geometry.element, N => match cpu.level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) | Level::Avx512(avx2, _) if geometry.page_tokens % 8 == 0 && head_dim % 8 == 0 => avx2.attend::<N>(&tile, state),
+            Level::Avx512(_, avx512) if fits(16) => avx512.attend::<N>(&tile, state),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(avx2) | Level::Avx512(avx2, _) if fits(8) => avx2.attend::<N>(&tile, state),
             _ => attend_scalar::<N>(&tile, state),
         });
         for (index, query) in (item.begin..item.end).enumerate() {

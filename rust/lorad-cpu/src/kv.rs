@@ -60,7 +60,7 @@ impl<'a> PageTable<'a> {
     /// Views `entries` as lines of `columns`.
     pub fn new(entries: &'a [i32], columns: usize) -> Result<Self, OpError> {
         require(
-            columns > 0 && entries.len() % columns == 0,
+            columns > 0 && entries.len().is_multiple_of(columns),
             "page_table needs whole lines: columns",
             columns,
         )?;

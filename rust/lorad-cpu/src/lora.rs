@@ -349,7 +349,9 @@ fn shrink(
     with_number!(unit.slot.layout().element(), N => match level {
         Level::Portable => shrink_scalar::<N>(&piece, x, s),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.shrink::<N>(&piece, x, s),
+        Level::Avx2(avx2) => avx2.shrink::<N>(&piece, x, s),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512(_, avx512) => avx512.shrink::<N>(&piece, x, s),
     });
 }
 
@@ -391,6 +393,9 @@ fn expand(
         Level::Portable => unsafe { expand_scalar::<N>(&piece, y, y_begin) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx2(avx2) | Level::Avx512(avx2, _) => unsafe { avx2.expand::<N>(&piece, y, y_begin) },
+        Level::Avx2(avx2) => unsafe { avx2.expand::<N>(&piece, y, y_begin) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx512(_, avx512) => unsafe { avx512.expand::<N>(&piece, y, y_begin) },
     });
 }

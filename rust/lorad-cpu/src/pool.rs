@@ -64,7 +64,7 @@ impl Shared {
                     return;
                 }
                 turns += 1;
-                if turns % 32 == 0 && idle_since.elapsed() > SPIN {
+                if turns.is_multiple_of(32) && idle_since.elapsed() > SPIN {
                     self.parked[me].store(true, SeqCst);
                     if self.state.load(SeqCst) >> 32 == seen && !self.stop.load(SeqCst) {
                         std::thread::park();
@@ -108,7 +108,7 @@ impl Drop for Finish<'_> {
         let mut turns = 0u32;
         while self.0.state.load(SeqCst) & ENTERED != 0 {
             turns += 1;
-            if turns % 4096 == 0 {
+            if turns.is_multiple_of(4096) {
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();

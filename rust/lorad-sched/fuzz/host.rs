@@ -270,7 +270,7 @@ impl Host {
     /// The state before a call that may be refused; of every fourth one, because dumps are slow.
     fn before(&mut self) -> Option<String> {
         self.calls += 1;
-        (self.calls % 4 == 0).then(|| self.core.dump())
+        self.calls.is_multiple_of(4).then(|| self.core.dump())
     }
 
     fn unchanged(&self, before: &Option<String>, refusal: &dyn Display) {

@@ -35,7 +35,7 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
         preempt_after_us: between(0, 50_000),
         quantum_us: between(0, 400_000),
         rows_reserved: between(0, u64::from(rows_max - 1) / 2) as u32,
-        prefix_cache: seed % 4 > 0,
+        prefix_cache: !seed.is_multiple_of(4),
         costs: Costs {
             // from far less than a step to several of them
             page_in_ns: between(100_000, 60_000_000),

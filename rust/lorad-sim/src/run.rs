@@ -201,7 +201,7 @@ fn drive(
         if let Some(what) = watch.and_then(|watch| watch(&world.stats())) {
             return Err(world.fail(Kind::Watch, what));
         }
-        if host.check_every > 0 && world.totals.steps % host.check_every == 0 {
+        if host.check_every > 0 && world.totals.steps.is_multiple_of(host.check_every) {
             world.check()?;
         }
         if last_step.is_some_and(|last| world.totals.steps > last) {

@@ -338,7 +338,7 @@ fn check(kind: Kind, data: &[u8], rows: usize, cols: usize) -> Result<(), OpErro
     } else {
         "cols must be a positive multiple of 32"
     };
-    require(cols > 0 && cols % kind.file_columns() == 0, what, cols)?;
+    require(cols > 0 && cols.is_multiple_of(kind.file_columns()), what, cols)?;
     let row = (cols / kind.file_columns()).checked_mul(kind.file_bytes());
     let bytes = row.and_then(|row| row.checked_mul(rows));
     length("data", bytes.unwrap_or(usize::MAX), data.len())

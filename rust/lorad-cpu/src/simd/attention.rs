@@ -2,45 +2,78 @@
 
 use std::arch::x86_64::*;
 
-use super::wide::{exp, max, sum, Wide};
-use super::Avx2;
+use super::lanes::{exp, sum, Eight, Lanes, Sixteen};
+use super::wide::{max, Wide};
+use super::{Avx2, Avx512};
 use crate::attention::{State, Tile, BLOCK_KEYS};
 use crate::kv::KvGeometry;
 
-/// Pages of a block at most: a page has a multiple of 8 tokens.
+/// Pages of a block at most: a page has as many tokens as there are lanes, or a multiple.
 const BLOCK_PAGES: usize = BLOCK_KEYS / 8;
 /// Bytes asked for ahead at most: more would push out what is in use.
 const FETCH_MAX: usize = 4096;
 
-impl Avx2 {
-    /// See [`crate::attention::attend_scalar`]; `page_tokens` and `head_dim` are multiples of 8.
-    pub fn attend<N: Wide>(self, tile: &Tile<'_>, state: &mut State) {
-        let KvGeometry { page_tokens, head_dim, .. } = tile.geometry;
-        let queries = tile.seen.len();
-        assert!(page_tokens % 8 == 0 && head_dim % 8 == 0 && queries > 0 && queries <= state.sum.len());
-        assert!(tile.q.len() >= queries * head_dim && state.acc.len() >= queries * head_dim);
-        assert!(state.scores.len() >= queries * tile.block_keys() && tile.first.len() == queries);
-        let seen_max = tile.seen.iter().copied().max().unwrap_or(0);
-        let first_min = tile.first.iter().copied().min().unwrap_or(0);
-        let block = tile.block_keys();
-        // Blocks below every query's window are never read.
-        for begin in (tile.block_begin(first_min)..seen_max).step_by(block) {
-            let keys = block.min(seen_max - begin);
-            let mut pages: [(&[u8], &[u8]); BLOCK_PAGES] = [(&[], &[]); BLOCK_PAGES];
-            let count = keys.div_ceil(page_tokens);
-            for (index, page) in pages[..count].iter_mut().enumerate() {
-                *page = tile.key_value(begin / page_tokens + index);
+/// Both widths' entries.
+macro_rules! entries {
+    ($proof:ident, $lanes:ident, $features:literal) => {
+        impl $proof {
+            /// See [`crate::attention::attend_scalar`]; `page_tokens` and `head_dim` are multiples of the lanes.
+            pub fn attend<N: Wide>(self, tile: &Tile<'_>, state: &mut State) {
+                #[target_feature(enable = $features)]
+                unsafe fn run<N: Wide>(
+                    tile: &Tile<'_>,
+                    state: &mut State,
+                    begin: usize,
+                    keys: usize,
+                    pages: &[(&[u8], &[u8])],
+                    next: &[u8],
+                ) {
+                    // SAFETY: the caller's.
+                    unsafe { block_of::<$lanes, N>(tile, state, begin, keys, pages, next) }
+                }
+                // SAFETY: `self` proves the features.
+                unsafe { blocks(tile, state, $lanes::COUNT, run::<N>) }
             }
-            let more = begin + block < seen_max;
-            let next = if more { tile.key_value((begin + block) / page_tokens).0 } else { tile.next };
-            // SAFETY: `self` proves the features; the asserts above and the sizes of `key_value` bound all accesses.
-            unsafe { block_of::<N>(tile, state, begin, keys, &pages[..count], next) }
         }
+    };
+}
+
+entries!(Avx2, Eight, "avx2,fma,f16c");
+entries!(Avx512, Sixteen, "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma");
+
+/// A block of keys: see [`block_of`].
+type Block = unsafe fn(&Tile<'_>, &mut State, usize, usize, &[(&[u8], &[u8])], &[u8]);
+
+/// Walks over the blocks of keys that a tile sees.
+///
+/// # Safety
+/// The features that `run` needs are there.
+unsafe fn blocks(tile: &Tile<'_>, state: &mut State, lanes: usize, run: Block) {
+    let KvGeometry { page_tokens, head_dim, .. } = tile.geometry;
+    let queries = tile.seen.len();
+    assert!(page_tokens % lanes == 0 && head_dim % lanes == 0 && queries > 0 && queries <= state.sum.len());
+    assert!(tile.q.len() >= queries * head_dim && state.acc.len() >= queries * head_dim);
+    assert!(state.scores.len() >= queries * tile.block_keys() && tile.first.len() == queries);
+    let seen_max = tile.seen.iter().copied().max().unwrap_or(0);
+    let first_min = tile.first.iter().copied().min().unwrap_or(0);
+    let block = tile.block_keys();
+    // Blocks below every query's window are never read.
+    for begin in (tile.block_begin(first_min)..seen_max).step_by(block) {
+        let keys = block.min(seen_max - begin);
+        let mut pages: [(&[u8], &[u8]); BLOCK_PAGES] = [(&[], &[]); BLOCK_PAGES];
+        let count = keys.div_ceil(page_tokens);
+        for (index, page) in pages[..count].iter_mut().enumerate() {
+            *page = tile.key_value(begin / page_tokens + index);
+        }
+        let more = begin + block < seen_max;
+        let next = if more { tile.key_value((begin + block) / page_tokens).0 } else { tile.next };
+        // SAFETY: the caller's features; the asserts above and the sizes of `key_value` bound all accesses.
+        unsafe { run(tile, state, begin, keys, &pages[..count], next) }
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_of<N: Wide>(
+#[inline(always)]
+unsafe fn block_of<L: Lanes, N: Wide>(
     tile: &Tile<'_>,
     state: &mut State,
     begin: usize,
@@ -51,7 +84,7 @@ unsafe fn block_of<N: Wide>(
     let KvGeometry { page_tokens, head_dim, .. } = tile.geometry;
     let (queries, block) = (tile.seen.len(), tile.block_keys());
     let scores = state.scores.as_mut_ptr();
-    // SAFETY: `attend`'s asserts.
+    // SAFETY: the asserts of `blocks`.
     unsafe {
         for (index, (k, v)) in pages.iter().enumerate() {
             // Pages are scattered: fetch this one's values and the next one's keys while its scores are made.
@@ -62,25 +95,28 @@ unsafe fn block_of<N: Wide>(
             while slot < here {
                 let k = k.as_ptr().add(slot * N::SIZE);
                 let to = scores.add(index * page_tokens + slot);
-                let pair = page_tokens - slot >= 16 && here - slot > 8;
+                let pair = page_tokens - slot >= 2 * L::COUNT && here - slot > L::COUNT;
                 let mut query = 0;
                 while query < queries {
                     let q = tile.q.as_ptr().add(query * head_dim);
                     let to = to.add(query * block);
                     query += match (queries - query, pair) {
-                        (6.., true) => dot::<N, 6, 2>(q, k, page_tokens, head_dim, to, block),
-                        (3.., true) => dot::<N, 3, 2>(q, k, page_tokens, head_dim, to, block),
-                        (_, true) => dot::<N, 1, 2>(q, k, page_tokens, head_dim, to, block),
-                        (6.., false) => dot::<N, 6, 1>(q, k, page_tokens, head_dim, to, block),
-                        (3.., false) => dot::<N, 3, 1>(q, k, page_tokens, head_dim, to, block),
-                        (_, false) => dot::<N, 1, 1>(q, k, page_tokens, head_dim, to, block),
+                        (12.., _) if L::COUNT == 16 => {
+                            dot::<L, N, 12, 1>(q, k, page_tokens, head_dim, to, block)
+                        }
+                        (6.., true) => dot::<L, N, 6, 2>(q, k, page_tokens, head_dim, to, block),
+                        (3.., true) => dot::<L, N, 3, 2>(q, k, page_tokens, head_dim, to, block),
+                        (_, true) => dot::<L, N, 1, 2>(q, k, page_tokens, head_dim, to, block),
+                        (6.., false) => dot::<L, N, 6, 1>(q, k, page_tokens, head_dim, to, block),
+                        (3.., false) => dot::<L, N, 3, 1>(q, k, page_tokens, head_dim, to, block),
+                        (_, false) => dot::<L, N, 1, 1>(q, k, page_tokens, head_dim, to, block),
                     };
                 }
-                slot += if pair { 16 } else { 8 };
+                slot += if pair && !(L::COUNT == 16 && queries >= 12) { 2 * L::COUNT } else { L::COUNT };
             }
         }
         for query in 0..queries {
-            softmax(tile, state, query, begin, keys);
+            softmax::<L>(tile, state, query, begin, keys);
         }
         let mut query = 0;
         while query < queries {
@@ -94,13 +130,17 @@ unsafe fn block_of<N: Wide>(
             let mut d = 0;
             while d < head_dim {
                 let acc = acc.add(d);
-                d += match (head_dim - d, many) {
-                    (16.., 6) => mix::<N, 6, 2>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    (_, 6) => mix::<N, 6, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    (32.., 3) => mix::<N, 3, 4>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    (_, 3) => mix::<N, 3, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    (64.., _) => mix::<N, 1, 8>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
-                    (_, _) => mix::<N, 1, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                d += match ((head_dim - d) / L::COUNT, many) {
+                    (4.., 6) if L::COUNT == 16 => {
+                        mix::<L, N, 6, 4>(weights, block, pages, page_tokens, head_dim, d, keys, acc)
+                    }
+                    (2.., 6) => mix::<L, N, 6, 2>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (_, 6) => mix::<L, N, 6, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (4.., 3) => mix::<L, N, 3, 4>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (_, 3) => mix::<L, N, 3, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (8.., _) => mix::<L, N, 1, 8>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (4.., _) => mix::<L, N, 1, 4>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
+                    (_, _) => mix::<L, N, 1, 1>(weights, block, pages, page_tokens, head_dim, d, keys, acc),
                 };
             }
             query += many;
@@ -117,9 +157,9 @@ unsafe fn fetch(bytes: &[u8]) {
     }
 }
 
-/// Scores of Q queries and V·8 neighbouring keys of a page; returns Q.
+/// Scores of Q queries and V vectors of neighbouring keys of a page; returns Q.
 #[inline(always)]
-unsafe fn dot<N: Wide, const Q: usize, const V: usize>(
+unsafe fn dot<L: Lanes, N: Wide, const Q: usize, const V: usize>(
     q: *const f32,
     k: *const u8,
     page_tokens: usize,
@@ -127,24 +167,24 @@ unsafe fn dot<N: Wide, const Q: usize, const V: usize>(
     to: *mut f32,
     block: usize,
 ) -> usize {
-    // SAFETY: `attend`'s asserts.
+    // SAFETY: the asserts of `blocks`.
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); V]; Q];
+        let mut acc = [[L::splat(0.0); V]; Q];
         for d in 0..head_dim {
-            let mut w = [_mm256_setzero_ps(); V];
+            let mut w = [L::splat(0.0); V];
             for (v, w) in w.iter_mut().enumerate() {
-                *w = N::load8(k.add((d * page_tokens + v * 8) * N::SIZE));
+                *w = L::widen::<N>(k.add((d * page_tokens + v * L::COUNT) * N::SIZE));
             }
             for (i, acc) in acc.iter_mut().enumerate() {
-                let q = _mm256_set1_ps(*q.add(i * head_dim + d));
+                let q = L::splat(*q.add(i * head_dim + d));
                 for v in 0..V {
-                    acc[v] = _mm256_fmadd_ps(q, w[v], acc[v]);
+                    acc[v] = L::fma(q, w[v], acc[v]);
                 }
             }
         }
         for (i, acc) in acc.iter().enumerate() {
             for (v, acc) in acc.iter().enumerate() {
-                _mm256_storeu_ps(to.add(i * block + v * 8), *acc);
+                L::store(to.add(i * block + v * L::COUNT), *acc);
             }
         }
     }
@@ -153,58 +193,49 @@ unsafe fn dot<N: Wide, const Q: usize, const V: usize>(
 
 /// Turns one query's scores of the block into weights, exactly 0 for keys that it doesn't see.
 #[inline(always)]
-unsafe fn softmax(tile: &Tile<'_>, state: &mut State, query: usize, begin: usize, keys: usize) {
+unsafe fn softmax<L: Lanes>(tile: &Tile<'_>, state: &mut State, query: usize, begin: usize, keys: usize) {
     let head_dim = tile.geometry.head_dim;
-    // SAFETY: `attend`'s asserts; scores are written up to a multiple of 8 keys.
+    // SAFETY: the asserts of `blocks`; scores are written up to a multiple of the lanes.
     unsafe {
         let scores = state.scores.as_mut_ptr().add(query * tile.block_keys());
         let seen = tile.seen[query].saturating_sub(begin).min(keys);
         let first = tile.first[query].saturating_sub(begin);
-        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        let mask = |at: usize| {
-            let below = |end: usize| {
-                let left = end.saturating_sub(at).min(8) as i32;
-                _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(left), lanes))
-            };
-            _mm256_andnot_ps(below(first), below(seen))
+        let seen_only = |at: usize, value: L::Vector, other: f32| {
+            L::select(first.saturating_sub(at), seen.saturating_sub(at), value, L::splat(other))
         };
-        let mut most = _mm256_set1_ps(state.max[query]);
-        for at in (first / 8 * 8..seen).step_by(8) {
-            let score = _mm256_blendv_ps(
-                _mm256_set1_ps(f32::NEG_INFINITY),
-                _mm256_loadu_ps(scores.add(at)),
-                mask(at),
-            );
-            most = _mm256_max_ps(score, most); // a NaN is dropped here and kept by exp below
+        let mut most = L::splat(state.max[query]);
+        for at in (first / L::COUNT * L::COUNT..seen).step_by(L::COUNT) {
+            let score = seen_only(at, L::load(scores.add(at)), f32::NEG_INFINITY);
+            most = L::max(score, most); // a NaN is dropped here and kept by exp below
         }
-        let most = max(most);
+        let most = max(L::fold_max(most));
         if most > state.max[query] {
             let factor = (state.max[query] - most).exp();
             state.sum[query] *= factor;
             state.max[query] = most;
             if factor != 1.0 && begin > 0 {
                 let acc = state.acc.as_mut_ptr().add(query * head_dim);
-                for d in (0..head_dim).step_by(8) {
+                for d in (0..head_dim).step_by(L::COUNT) {
                     let at = acc.add(d);
-                    _mm256_storeu_ps(at, _mm256_mul_ps(_mm256_loadu_ps(at), _mm256_set1_ps(factor)));
+                    L::store(at, L::mul(L::load(at), L::splat(factor)));
                 }
             }
         }
-        let most = _mm256_set1_ps(most);
-        let mut total = _mm256_setzero_ps();
-        for at in (0..keys).step_by(8) {
-            let weight = exp(_mm256_sub_ps(_mm256_loadu_ps(scores.add(at)), most));
-            let weight = _mm256_and_ps(weight, mask(at));
-            total = _mm256_add_ps(total, weight);
-            _mm256_storeu_ps(scores.add(at), weight);
+        let most = L::splat(most);
+        let mut total = L::splat(0.0);
+        for at in (0..keys).step_by(L::COUNT) {
+            let weight = exp::<L>(L::sub(L::load(scores.add(at)), most));
+            let weight = seen_only(at, weight, 0.0);
+            total = L::add(total, weight);
+            L::store(scores.add(at), weight);
         }
-        state.sum[query] += sum(total);
+        state.sum[query] += sum::<L>(total);
     }
 }
 
 /// Adds the block's weighted values to V vectors of Q accumulators; returns the elements of a head that it did.
 #[inline(always)]
-unsafe fn mix<N: Wide, const Q: usize, const V: usize>(
+unsafe fn mix<L: Lanes, N: Wide, const Q: usize, const V: usize>(
     weights: *const f32,
     block: usize,
     pages: &[(&[u8], &[u8])],
@@ -214,12 +245,12 @@ unsafe fn mix<N: Wide, const Q: usize, const V: usize>(
     keys: usize,
     to: *mut f32,
 ) -> usize {
-    // SAFETY: `attend`'s asserts.
+    // SAFETY: the asserts of `blocks`.
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); V]; Q];
+        let mut acc = [[L::splat(0.0); V]; Q];
         for (i, acc) in acc.iter_mut().enumerate() {
             for (v, acc) in acc.iter_mut().enumerate() {
-                *acc = _mm256_loadu_ps(to.add(i * head_dim + v * 8));
+                *acc = L::load(to.add(i * head_dim + v * L::COUNT));
             }
         }
         for (index, (_, values)) in pages.iter().enumerate() {
@@ -228,25 +259,25 @@ unsafe fn mix<N: Wide, const Q: usize, const V: usize>(
                 let value = values.as_ptr().add((slot * head_dim + d) * N::SIZE);
                 // The smaller side is held, so that accumulators, that side and one more fit 16 registers.
                 if V > Q {
-                    let mut held = [_mm256_setzero_ps(); Q];
+                    let mut held = [L::splat(0.0); Q];
                     for (i, held) in held.iter_mut().enumerate() {
-                        *held = _mm256_set1_ps(*weights.add(i * block + slot));
+                        *held = L::splat(*weights.add(i * block + slot));
                     }
                     for v in 0..V {
-                        let w = N::load8(value.add(v * 8 * N::SIZE));
+                        let w = L::widen::<N>(value.add(v * L::COUNT * N::SIZE));
                         for (acc, held) in acc.iter_mut().zip(held) {
-                            acc[v] = _mm256_fmadd_ps(held, w, acc[v]);
+                            acc[v] = L::fma(held, w, acc[v]);
                         }
                     }
                 } else {
-                    let mut held = [_mm256_setzero_ps(); V];
+                    let mut held = [L::splat(0.0); V];
                     for (v, held) in held.iter_mut().enumerate() {
-                        *held = N::load8(value.add(v * 8 * N::SIZE));
+                        *held = L::widen::<N>(value.add(v * L::COUNT * N::SIZE));
                     }
                     for (i, acc) in acc.iter_mut().enumerate() {
-                        let weight = _mm256_set1_ps(*weights.add(i * block + slot));
+                        let weight = L::splat(*weights.add(i * block + slot));
                         for v in 0..V {
-                            acc[v] = _mm256_fmadd_ps(weight, held[v], acc[v]);
+                            acc[v] = L::fma(weight, held[v], acc[v]);
                         }
                     }
                 }
@@ -254,9 +285,9 @@ unsafe fn mix<N: Wide, const Q: usize, const V: usize>(
         }
         for (i, acc) in acc.iter().enumerate() {
             for (v, acc) in acc.iter().enumerate() {
-                _mm256_storeu_ps(to.add(i * head_dim + v * 8), *acc);
+                L::store(to.add(i * head_dim + v * L::COUNT), *acc);
             }
         }
     }
-    V * 8
+    V * L::COUNT
 }

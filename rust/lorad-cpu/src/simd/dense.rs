@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::wide::{exp, max, sum, Wide};
-use super::Avx2;
+use super::lanes::{exp, Eight, Lanes, Sixteen};
+use super::wide::{max, sum, Wide};
+use super::{Avx2, Avx512};
 use crate::activation::{gate_scalar, Gate, GELU_CUBE, GELU_SLOPE};
 
 impl Avx2 {
@@ -29,17 +30,6 @@ impl Avx2 {
     pub fn add(self, to: &mut [f32], from: &[f32]) {
         // SAFETY: `self` proves the features.
         unsafe { add(to, from) }
-    }
-
-    /// `out = gate(z) · up`.
-    pub fn gate_mul(self, gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
-        assert!(out.len() == z.len() && out.len() == up.len());
-        match gate {
-            // SAFETY: `self` proves the features; the lengths are equal.
-            Gate::Silu => unsafe { gate_mul::<false>(gate, out, z, up) },
-            // SAFETY: as above.
-            Gate::GeluTanh => unsafe { gate_mul::<true>(gate, out, z, up) },
-        }
     }
 
     /// Widens `out.len()` elements.
@@ -75,6 +65,33 @@ impl Avx2 {
         unsafe { write_exp(out, x, max, factor) }
     }
 }
+
+/// Both widths' entries of the gate.
+macro_rules! entries {
+    ($proof:ident, $lanes:ident, $features:literal) => {
+        impl $proof {
+            /// `out = gate(z) · up`.
+            pub fn gate_mul(self, gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
+                #[target_feature(enable = $features)]
+                unsafe fn run(gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
+                    // SAFETY: the caller's.
+                    unsafe {
+                        match gate {
+                            Gate::Silu => gate_mul::<$lanes, false>(gate, out, z, up),
+                            Gate::GeluTanh => gate_mul::<$lanes, true>(gate, out, z, up),
+                        }
+                    }
+                }
+                assert!(out.len() == z.len() && out.len() == up.len());
+                // SAFETY: `self` proves the features; the lengths are equal.
+                unsafe { run(gate, out, z, up) }
+            }
+        }
+    };
+}
+
+entries!(Avx2, Eight, "avx2,fma,f16c");
+entries!(Avx512, Sixteen, "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma");
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn sum_of_squares(x: &[f32]) -> f32 {
@@ -117,23 +134,22 @@ unsafe fn add(to: &mut [f32], from: &[f32]) {
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn gate_mul<const GELU: bool>(gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
-    let whole = out.len() / 8 * 8;
-    for i in (0..whole).step_by(8) {
-        // SAFETY: i + 8 <= len of all three.
+#[inline(always)]
+unsafe fn gate_mul<L: Lanes, const GELU: bool>(gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
+    let whole = out.len() / L::COUNT * L::COUNT;
+    for i in (0..whole).step_by(L::COUNT) {
+        // SAFETY: i + L::COUNT <= len of all three.
         unsafe {
-            let g = _mm256_loadu_ps(z.as_ptr().add(i));
+            let g = L::load(z.as_ptr().add(i));
             let s = if GELU {
-                let cube = _mm256_mul_ps(_mm256_mul_ps(g, g), _mm256_mul_ps(g, _mm256_set1_ps(GELU_CUBE)));
-                _mm256_mul_ps(_mm256_add_ps(cube, g), _mm256_set1_ps(GELU_SLOPE))
+                let cube = L::mul(L::mul(g, g), L::mul(g, L::splat(GELU_CUBE)));
+                L::mul(L::add(cube, g), L::splat(GELU_SLOPE))
             } else {
                 g
             };
-            let e = exp(_mm256_sub_ps(_mm256_setzero_ps(), s));
-            let gated = _mm256_div_ps(g, _mm256_add_ps(e, _mm256_set1_ps(1.0)));
-            let value = _mm256_mul_ps(gated, _mm256_loadu_ps(up.as_ptr().add(i)));
-            _mm256_storeu_ps(out.as_mut_ptr().add(i), value);
+            let e = exp::<L>(L::sub(L::splat(0.0), s));
+            let gated = L::div(g, L::add(e, L::splat(1.0)));
+            L::store(out.as_mut_ptr().add(i), L::mul(gated, L::load(up.as_ptr().add(i))));
         }
     }
     for i in whole..out.len() {
@@ -202,7 +218,7 @@ unsafe fn sum_exp(x: &[f32], most: f32, factor: f32) -> f64 {
             let mut acc = _mm256_setzero_ps();
             for chunk in chunks {
                 let value = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(chunk.as_ptr()), most8), factor8);
-                acc = _mm256_add_ps(acc, exp(value));
+                acc = _mm256_add_ps(acc, exp::<Eight>(value));
             }
             total += f64::from(sum(acc));
         }
@@ -225,7 +241,7 @@ unsafe fn write_exp(out: &mut [f32], x: &[f32], most: f32, factor: f32) -> f64 {
                     _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(part.as_ptr().add(i)), most8), factor8);
                 // Below exp's range the weight is exactly 0, so that a masked logit is never drawn.
                 let seen = _mm256_cmp_ps::<_CMP_GT_OQ>(value, _mm256_set1_ps(-87.3));
-                let value = _mm256_and_ps(exp(value), seen);
+                let value = _mm256_and_ps(exp::<Eight>(value), seen);
                 acc = _mm256_add_ps(acc, value);
                 _mm256_storeu_ps(out.as_mut_ptr().add(i), value);
             }

@@ -1,44 +1,65 @@
 //! Shrink (x·Aᵀ) and expand (s·B) of one chunk.
 //!
-//! Fixed orders, whatever the tile: a shrink sums lane i mod 8 along in, then the lanes, then the tail; an expand adds
-//! its rank rows in ascending order to y.
+//! Fixed orders, whatever the tile: a shrink sums lane i mod 8 (of AVX-512: 16) along in, then the lanes, then the tail; an
+//! expand adds its rank rows in ascending order to y. Tiles are what the registers hold: 16 of AVX2, 32 of AVX-512.
 
 use std::arch::x86_64::*;
 
 use lorad_blocks::layout::TILE_ROWS;
 
-use super::wide::{sum, sum4, Wide};
-use super::Avx2;
+use super::lanes::{sum, Eight, Lanes, Sixteen};
+use super::wide::{sum4, Wide};
+use super::{Avx2, Avx512};
 use crate::lora::{ExpandChunk, ShrinkChunk};
 use crate::shared::Parts;
 
-impl Avx2 {
-    /// See [`crate::lora::shrink_scalar`].
-    pub fn shrink<N: Wide>(self, chunk: &ShrinkChunk<'_>, x: &[f32], s: &mut [f32]) {
-        let ShrinkChunk { rows, len, tokens, x_stride, s_stride, .. } = *chunk;
-        assert!(chunk.weights.len() >= rows * len * N::SIZE && tokens > 0 && rows > 0);
-        assert!(x.len() >= (tokens - 1) * x_stride + len && s.len() >= (tokens - 1) * s_stride + rows);
-        // SAFETY: `self` proves the features; the asserts keep every access in bounds.
-        unsafe { shrink::<N>(chunk, x.as_ptr(), s.as_mut_ptr()) }
-    }
+/// Both widths' entries.
+macro_rules! entries {
+    ($proof:ident, $lanes:ident, $features:literal) => {
+        impl $proof {
+            /// See [`crate::lora::shrink_scalar`].
+            pub fn shrink<N: Wide>(self, chunk: &ShrinkChunk<'_>, x: &[f32], s: &mut [f32]) {
+                #[target_feature(enable = $features)]
+                unsafe fn run<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
+                    // SAFETY: the caller's.
+                    unsafe { shrink::<$lanes, N>(chunk, x, s) }
+                }
+                let ShrinkChunk { rows, len, tokens, x_stride, s_stride, .. } = *chunk;
+                assert!(chunk.weights.len() >= rows * len * N::SIZE && tokens > 0 && rows > 0);
+                assert!(
+                    x.len() >= (tokens - 1) * x_stride + len && s.len() >= (tokens - 1) * s_stride + rows
+                );
+                // SAFETY: `self` proves the features; the asserts keep every access in bounds.
+                unsafe { run::<N>(chunk, x.as_ptr(), s.as_mut_ptr()) }
+            }
 
-    /// See [`crate::lora::expand_scalar`].
-    ///
-    /// # Safety
-    /// As for [`crate::lora::expand_scalar`].
-    pub unsafe fn expand<N: Wide>(self, chunk: &ExpandChunk<'_>, y: &Parts<'_, f32>, y_begin: usize) {
-        let ExpandChunk { rows, stride, columns, tokens, y_stride, .. } = *chunk;
-        assert!(rows > 0 && tokens > 0 && columns <= stride);
-        assert!(chunk.weights.len() >= ((rows - 1) * stride + columns) * N::SIZE);
-        assert!(chunk.coefficients.len() >= (tokens - 1) * chunk.coefficient_stride + rows);
-        let y = y.pointer(y_begin, (tokens - 1) * y_stride + columns);
-        // SAFETY: `self` proves the features, the asserts keep every access in bounds, the caller owns the columns.
-        unsafe { expand::<N>(chunk, y) }
-    }
+            /// See [`crate::lora::expand_scalar`].
+            ///
+            /// # Safety
+            /// As for [`crate::lora::expand_scalar`].
+            pub unsafe fn expand<N: Wide>(self, chunk: &ExpandChunk<'_>, y: &Parts<'_, f32>, y_begin: usize) {
+                #[target_feature(enable = $features)]
+                unsafe fn run<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
+                    // SAFETY: the caller's.
+                    unsafe { expand::<$lanes, N>(chunk, y) }
+                }
+                let ExpandChunk { rows, stride, columns, tokens, y_stride, .. } = *chunk;
+                assert!(rows > 0 && tokens > 0 && columns <= stride);
+                assert!(chunk.weights.len() >= ((rows - 1) * stride + columns) * N::SIZE);
+                assert!(chunk.coefficients.len() >= (tokens - 1) * chunk.coefficient_stride + rows);
+                let y = y.pointer(y_begin, (tokens - 1) * y_stride + columns);
+                // SAFETY: `self` proves the features, the asserts keep every access in bounds, the caller owns the columns.
+                unsafe { run::<N>(chunk, y) }
+            }
+        }
+    };
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn shrink<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
+entries!(Avx2, Eight, "avx2,fma,f16c");
+entries!(Avx512, Sixteen, "avx512f,avx512bw,avx512dq,avx512vl,f16c,fma");
+
+#[inline(always)]
+unsafe fn shrink<L: Lanes, N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
     let ShrinkChunk { rows, len, tokens, x_stride, s_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
@@ -55,15 +76,17 @@ unsafe fn shrink<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
                 let a = chunk.weights.as_ptr().add(j * len * N::SIZE);
                 let s = s.add(j);
                 j += match (rows - j, many) {
-                    (8.., 1) => shrink_tile::<N, 8, 1>(a, chunk, x, s),
-                    (4.., 1) => shrink_tile::<N, 4, 1>(a, chunk, x, s),
-                    (_, 1) => shrink_tile::<N, 1, 1>(a, chunk, x, s),
-                    (4.., 2) => shrink_tile::<N, 4, 2>(a, chunk, x, s),
-                    (_, 2) => shrink_tile::<N, 1, 2>(a, chunk, x, s),
-                    (4.., 3) => shrink_tile::<N, 4, 3>(a, chunk, x, s),
-                    (_, 3) => shrink_tile::<N, 1, 3>(a, chunk, x, s),
-                    (2.., _) => shrink_tile::<N, 2, 6>(a, chunk, x, s),
-                    _ => shrink_tile::<N, 1, 6>(a, chunk, x, s),
+                    (4.., 6) if L::COUNT == 16 => shrink_tile::<L, N, 4, 6>(a, chunk, x, s),
+                    (8.., 3) if L::COUNT == 16 => shrink_tile::<L, N, 8, 3>(a, chunk, x, s),
+                    (8.., 1) => shrink_tile::<L, N, 8, 1>(a, chunk, x, s),
+                    (4.., 1) => shrink_tile::<L, N, 4, 1>(a, chunk, x, s),
+                    (_, 1) => shrink_tile::<L, N, 1, 1>(a, chunk, x, s),
+                    (4.., 2) => shrink_tile::<L, N, 4, 2>(a, chunk, x, s),
+                    (_, 2) => shrink_tile::<L, N, 1, 2>(a, chunk, x, s),
+                    (4.., 3) => shrink_tile::<L, N, 4, 3>(a, chunk, x, s),
+                    (_, 3) => shrink_tile::<L, N, 1, 3>(a, chunk, x, s),
+                    (2.., _) => shrink_tile::<L, N, 2, 6>(a, chunk, x, s),
+                    _ => shrink_tile::<L, N, 1, 6>(a, chunk, x, s),
                 };
             }
             t += many;
@@ -73,7 +96,7 @@ unsafe fn shrink<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
 
 /// R rank rows by T tokens; returns R.
 #[inline(always)]
-unsafe fn shrink_tile<N: Wide, const R: usize, const T: usize>(
+unsafe fn shrink_tile<L: Lanes, N: Wide, const R: usize, const T: usize>(
     a: *const u8,
     chunk: &ShrinkChunk<'_>,
     x: *const f32,
@@ -82,34 +105,35 @@ unsafe fn shrink_tile<N: Wide, const R: usize, const T: usize>(
     let ShrinkChunk { len, x_stride, s_stride, add, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); R]; T];
+        let mut acc = [[L::splat(0.0); R]; T];
         let mut i = 0;
-        while i + 8 <= len {
+        while i + L::COUNT <= len {
             if T == 1 && R == TILE_ROWS {
-                ahead::<N>(chunk.next, i);
+                ahead::<L, N>(chunk.next, i);
             }
-            let mut w = [_mm256_setzero_ps(); R];
+            let mut w = [L::splat(0.0); R];
             for (j, w) in w.iter_mut().enumerate() {
-                *w = N::load8(a.add((j * len + i) * N::SIZE));
+                *w = L::widen::<N>(a.add((j * len + i) * N::SIZE));
             }
             for (t, acc) in acc.iter_mut().enumerate() {
-                let v = _mm256_loadu_ps(x.add(t * x_stride + i));
+                let v = L::load(x.add(t * x_stride + i));
                 for j in 0..R {
-                    acc[j] = _mm256_fmadd_ps(v, w[j], acc[j]);
+                    acc[j] = L::fma(v, w[j], acc[j]);
                 }
             }
-            i += 8;
+            i += L::COUNT;
         }
         for (t, acc) in acc.iter().enumerate() {
             let mut sums = [0f32; R];
-            if R % 4 == 0 {
+            if R.is_multiple_of(4) {
                 for j in (0..R).step_by(4) {
-                    let four = sum4([acc[j], acc[j + 1], acc[j + 2], acc[j + 3]]);
+                    let [a, b, c, d] = [acc[j], acc[j + 1], acc[j + 2], acc[j + 3]];
+                    let four = sum4([L::fold(a), L::fold(b), L::fold(c), L::fold(d)]);
                     _mm_storeu_ps(sums.as_mut_ptr().add(j), four);
                 }
             } else {
                 for (j, total) in sums.iter_mut().enumerate() {
-                    *total = sum(acc[j]);
+                    *total = sum::<L>(acc[j]);
                 }
             }
             for (j, total) in sums.iter_mut().enumerate() {
@@ -126,12 +150,12 @@ unsafe fn shrink_tile<N: Wide, const R: usize, const T: usize>(
     R
 }
 
-/// Fetches what a step of eight columns of a full tile takes from the chunk that comes next: one token's work is bound
+/// Fetches what a step of columns of a full tile takes from the chunk that comes next: one token's work is bound
 /// by memory, and chunks are too short for the hardware to see a stream.
 #[inline(always)]
-unsafe fn ahead<N: Wide>(next: &[u8], column: usize) {
-    let step = TILE_ROWS * N::SIZE * 8;
-    let begin = column / 8 * step;
+unsafe fn ahead<L: Lanes, N: Wide>(next: &[u8], column: usize) {
+    let step = TILE_ROWS * N::SIZE * L::COUNT;
+    let begin = column / L::COUNT * step;
     for line in (begin..begin + step).step_by(64) {
         if line < next.len() {
             // SAFETY: within `next`, and a prefetch can't fault.
@@ -140,8 +164,8 @@ unsafe fn ahead<N: Wide>(next: &[u8], column: usize) {
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn expand<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
+#[inline(always)]
+unsafe fn expand<L: Lanes, N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
     let ExpandChunk { tokens, y_stride, coefficient_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
@@ -150,10 +174,11 @@ unsafe fn expand<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
         while t < tokens {
             let (c, y) = (chunk.coefficients.as_ptr().add(t * coefficient_stride), y.add(t * y_stride));
             t += match tokens - t {
-                6.. => expand_rows::<N, 6, 2>(chunk, c, y),
-                4.. => expand_rows::<N, 4, 2>(chunk, c, y),
-                2.. => expand_rows::<N, 2, 2>(chunk, c, y),
-                _ => expand_rows::<N, 1, 4>(chunk, c, y),
+                6.. if L::COUNT == 16 => expand_rows::<L, N, 6, 4>(chunk, c, y),
+                6.. => expand_rows::<L, N, 6, 2>(chunk, c, y),
+                4.. => expand_rows::<L, N, 4, 2>(chunk, c, y),
+                2.. => expand_rows::<L, N, 2, 2>(chunk, c, y),
+                _ => expand_rows::<L, N, 1, 4>(chunk, c, y),
             };
         }
     }
@@ -161,7 +186,7 @@ unsafe fn expand<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
 
 /// All columns of T tokens, V vectors at a time; returns T.
 #[inline(always)]
-unsafe fn expand_rows<N: Wide, const T: usize, const V: usize>(
+unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
     chunk: &ExpandChunk<'_>,
     c: *const f32,
     y: *mut f32,
@@ -171,18 +196,18 @@ unsafe fn expand_rows<N: Wide, const T: usize, const V: usize>(
     // SAFETY: the wrapper's asserts.
     unsafe {
         let mut at = 0;
-        while at + V * 8 <= columns {
+        while at + V * L::COUNT <= columns {
             if T == 1 {
                 for v in 0..V {
-                    ahead::<N>(chunk.next, at + v * 8);
+                    ahead::<L, N>(chunk.next, at + v * L::COUNT);
                 }
             }
-            expand_tile::<N, T, V>(b.add(at * N::SIZE), chunk, c, y.add(at));
-            at += V * 8;
+            expand_tile::<L, N, T, V>(b.add(at * N::SIZE), chunk, c, y.add(at));
+            at += V * L::COUNT;
         }
-        while at + 8 <= columns {
-            expand_tile::<N, T, 1>(b.add(at * N::SIZE), chunk, c, y.add(at));
-            at += 8;
+        while at + L::COUNT <= columns {
+            expand_tile::<L, N, T, 1>(b.add(at * N::SIZE), chunk, c, y.add(at));
+            at += L::COUNT;
         }
         for at in at..columns {
             for t in 0..T {
@@ -200,7 +225,7 @@ unsafe fn expand_rows<N: Wide, const T: usize, const V: usize>(
 
 /// T tokens by V vectors of columns.
 #[inline(always)]
-unsafe fn expand_tile<N: Wide, const T: usize, const V: usize>(
+unsafe fn expand_tile<L: Lanes, N: Wide, const T: usize, const V: usize>(
     b: *const u8,
     chunk: &ExpandChunk<'_>,
     c: *const f32,
@@ -209,27 +234,27 @@ unsafe fn expand_tile<N: Wide, const T: usize, const V: usize>(
     let ExpandChunk { rows, stride, y_stride, coefficient_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); V]; T];
+        let mut acc = [[L::splat(0.0); V]; T];
         for (t, acc) in acc.iter_mut().enumerate() {
             for (v, acc) in acc.iter_mut().enumerate() {
-                *acc = _mm256_loadu_ps(y.add(t * y_stride + v * 8));
+                *acc = L::load(y.add(t * y_stride + v * L::COUNT));
             }
         }
         for j in 0..rows {
-            let mut w = [_mm256_setzero_ps(); V];
+            let mut w = [L::splat(0.0); V];
             for (v, w) in w.iter_mut().enumerate() {
-                *w = N::load8(b.add((j * stride + v * 8) * N::SIZE));
+                *w = L::widen::<N>(b.add((j * stride + v * L::COUNT) * N::SIZE));
             }
             for (t, acc) in acc.iter_mut().enumerate() {
-                let coefficient = _mm256_set1_ps(*c.add(t * coefficient_stride + j));
+                let coefficient = L::splat(*c.add(t * coefficient_stride + j));
                 for v in 0..V {
-                    acc[v] = _mm256_fmadd_ps(coefficient, w[v], acc[v]);
+                    acc[v] = L::fma(coefficient, w[v], acc[v]);
                 }
             }
         }
         for (t, acc) in acc.iter().enumerate() {
             for (v, acc) in acc.iter().enumerate() {
-                _mm256_storeu_ps(y.add(t * y_stride + v * 8), *acc);
+                L::store(y.add(t * y_stride + v * L::COUNT), *acc);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Vector twins of the operators. Nothing here decides anything: shapes are checked by the operator, a wrapper asserts
-//! what keeps the pointers in bounds, and each kernel does the arithmetic of its scalar twin, eight lanes at a time.
+//! what keeps the pointers in bounds, and each kernel does the arithmetic of its scalar twin, eight or sixteen lanes at a time.
 #![allow(unsafe_code)] // intrinsics
 
 /// Proof that this CPU has AVX2, FMA and F16C.
@@ -30,6 +30,8 @@ mod composed;
 mod dense;
 #[cfg(target_arch = "x86_64")]
 mod forms;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod lora;
 #[cfg(target_arch = "x86_64")]

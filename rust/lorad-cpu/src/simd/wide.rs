@@ -1,4 +1,4 @@
-//! Eight lanes: loads that widen, stores that round, sums, exp.
+//! Loads that widen, stores that round, and what takes lanes together.
 
 use std::arch::x86_64::*;
 
@@ -11,6 +11,11 @@ pub trait Wide: Number {
     /// # Safety
     /// Eight elements are readable; AVX2, FMA and F16C are there.
     unsafe fn load8(from: *const u8) -> __m256;
+    /// Widens sixteen elements.
+    ///
+    /// # Safety
+    /// Sixteen elements are readable; AVX-512 is there.
+    unsafe fn load16(from: *const u8) -> __m512;
     /// Rounds eight elements, ties to even.
     ///
     /// # Safety
@@ -23,6 +28,11 @@ impl Wide for F32 {
     unsafe fn load8(from: *const u8) -> __m256 {
         // SAFETY: the caller's promise.
         unsafe { _mm256_loadu_ps(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load16(from: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(from.cast()) }
     }
     #[inline(always)]
     unsafe fn store8(to: *mut u8, value: __m256) {
@@ -38,6 +48,11 @@ impl Wide for F16 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
+    unsafe fn load16(from: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
     unsafe fn store8(to: *mut u8, value: __m256) {
         // SAFETY: the caller's promise.
         unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value)) }
@@ -50,6 +65,14 @@ impl Wide for BF16 {
         // SAFETY: the caller's promise.
         unsafe {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load16(from: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves))
         }
     }
     #[inline(always)]
@@ -109,37 +132,6 @@ pub unsafe fn max(value: __m256) -> f32 {
         let pairs = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
         let evens = _mm_max_ps(pairs, _mm_movehl_ps(pairs, pairs));
         _mm_cvtss_f32(_mm_max_ss(evens, _mm_movehdup_ps(evens)))
-    }
-}
-
-/// exp, to about 1 ulp, after Cephes' `expf`; 1.2e-38 below -87.3, 2.4e38 above 88.3; a NaN stays one.
-///
-/// # Safety
-/// AVX2 and FMA are there.
-#[inline(always)]
-pub unsafe fn exp(x: __m256) -> __m256 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        // min and max return their second operand where one is NaN.
-        let x = _mm256_max_ps(_mm256_set1_ps(-87.336_54), _mm256_min_ps(_mm256_set1_ps(88.376_26), x));
-        let n = _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(_mm256_mul_ps(
-            x,
-            _mm256_set1_ps(std::f32::consts::LOG2_E),
-        ));
-        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693_359_4), x);
-        let r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.121_944_4e-4), r);
-        let mut p = _mm256_set1_ps(1.987_569_1e-4);
-        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-            p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
-        }
-        let p = _mm256_fmadd_ps(p, _mm256_mul_ps(r, r), _mm256_add_ps(r, _mm256_set1_ps(1.0)));
-        // 2^n in two factors: n may be 128, which no single exponent holds.
-        let n = _mm256_cvtps_epi32(n);
-        let low = _mm256_srai_epi32::<1>(n);
-        let power = |n: __m256i| {
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))))
-        };
-        _mm256_mul_ps(_mm256_mul_ps(p, power(low)), power(_mm256_sub_epi32(n, low)))
     }
 }
 

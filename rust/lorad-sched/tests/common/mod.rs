@@ -178,7 +178,7 @@ impl Host {
             max_tokens,
             stop_tokens: if stops { vec![9, STOP] } else { Vec::new() },
         };
-        let dump = (self.steps % 64 == 0).then(|| self.core.dump());
+        let dump = self.steps.is_multiple_of(64).then(|| self.core.dump());
         match self.core.add(self.now, spec.clone()) {
             Ok(()) => {
                 self.next_id += 1;
