@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+import blocks
+from lorad import _core
 from lorad.doctor import report
 from lorad.models import linear, operators
-from lorad.models.forms import ELEMENTS, FORMS
+from lorad.models.forms import ELEMENTS, FORMS, QUANT_FORMS
 from lorad.models.linear import Chosen, DenseEmbedding
-from lorad.models.operators import OWN, ROWS, SMALL, Choice, Operators, can, fastest, machine_name
+from lorad.models.operators import OWN, ROWS, SMALL, Choice, Operators, candidates, fastest, machine_name
 
 BIG = (512, SMALL // 512)
 
@@ -34,6 +36,35 @@ def test_forms_agree(dtype: torch.dtype, rows: int, cols: int, n: int) -> None:
         tolerance = 2e-2 if name == "torch_bf16" else 1e-5
         assert np.abs(y - wanted).max() <= tolerance * max(1.0, np.abs(wanted).max()), name
         assert form.bytes >= weight.numel() * (4 if name == "torch_f32" else weight.element_size())
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K", "Q8_0"])
+def test_operators_of_quantised_weights_agree(kind: str) -> None:
+    rows, cols, n = 70, 512, 40
+    rng = np.random.default_rng(4)
+    values = rng.standard_normal((rows, cols), dtype=np.float32)
+    matrix = _core.QuantMatrix(kind, blocks.quantize(values, kind).view(np.uint8).reshape(-1), rows, cols)
+    weight = np.empty((rows, cols), dtype=np.float32)
+    matrix.dequantize(weight)
+    x = rng.standard_normal((n, cols), dtype=np.float32)
+    wanted = x.astype(np.float64) @ weight.T.astype(np.float64)
+    for name in candidates(kind):
+        y = np.full((n, rows), np.nan, dtype=np.float32)
+        QUANT_FORMS[name](matrix)(y, x)
+        # 8 bits of the largest of 32, or 8 bits of each
+        assert np.abs(y - wanted).max() <= 2e-2 * np.abs(wanted).max(), name
+
+
+def test_tiles_are_taken_from_their_rows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "has_tiles", lambda: True)
+    times = {"own": [1.0, 2.0, 4.0, 16.0, 64.0], "tiles": [3.0, 3.0, 4.0, 9.0, 30.0]}
+    monkeypatch.setattr(operators, "measure", lambda kind, rows, cols: times)
+    chosen = ("own", "own", "own", "tiles", "tiles")
+    assert Operators(file=tmp_path / "o.json").choose("Q4_1", *BIG).names == chosen
+    # integers give a row the same bits in any company, tiles begin at a number of rows
+    assert Operators(file=tmp_path / "o.json", deterministic=True).choose("Q4_1", *BIG) == OWN
+    monkeypatch.setattr(operators, "has_tiles", lambda: False)
+    assert Operators(file=tmp_path / "o.json").choose("Q4_1", *BIG) == OWN
 
 
 def test_lorads_own_is_the_same_alone_and_in_company() -> None:
@@ -101,7 +132,7 @@ def test_every_operator_is_timed_with_every_number_of_rows(monkeypatch: pytest.M
     monkeypatch.setattr(operators, "SECONDS", 1e-6)
     for element in ELEMENTS.values():
         found = operators.measure(element, 24, 40)
-        assert found.keys() == {name for name in FORMS if can(name, element)}
+        assert list(found) == candidates(element)
         assert all(len(times) == len(ROWS) and min(times) > 0 for times in found.values())
 
 
@@ -148,4 +179,4 @@ def test_doctor_reports_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     known.choose("f32", *BIG)
     found = report(known)
     assert found["operators"][f"f32 {BIG[0]}x{BIG[1]}"]["chosen"] == ["own"] * 5
-    assert found["level"] in ("avx2", "portable") and found["packages"]["torch"]
+    assert found["level"] in ("portable", "avx2", "avx512", "amx") and found["packages"]["torch"]

@@ -350,6 +350,8 @@ class QuantMatrix:
     def bytes(self) -> int: ...
     def matmul(self, y: NDArray[float32], x: NDArray[float32]) -> None:
         """y [n, rows] = x [n, cols] @ W.T, x rounded to 8 bits in blocks of 32."""
+    def matmul_tiles(self, y: NDArray[float32], x: NDArray[float32]) -> None:
+        """The same with weights and x rounded to bf16, sums in f32; only where `cpu_features()["level"]` is amx."""
     def dequantize(self, out: NDArray[float32]) -> None: ...  # [rows, cols]
     def dequantize_rows(self, out: NDArray[float32], ids: NDArray[int32]) -> None: ...  # [n, cols]
 

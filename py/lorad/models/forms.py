@@ -1,4 +1,4 @@
-"""Forms in which a weight of floats lies in memory to be multiplied: lorad's own, and those of torch's operators."""
+"""Forms in which a weight is multiplied: lorad's own and torch's for floats, integers and tiles for quantised ones."""
 
 from __future__ import annotations
 
@@ -62,6 +62,36 @@ class TorchBf16:
 
 
 FORMS: Mapping[str, Callable[[torch.Tensor], Linear]] = {"own": Own, "torch_f32": TorchF32, "torch_bf16": TorchBf16}
+
+
+class Integers:
+    """A quantised weight as it is beside activations of 8 bits. A row of y doesn't depend on the others."""
+
+    def __init__(self, matrix: _core.QuantMatrix) -> None:
+        self._matrix = matrix
+        self.bytes = matrix.bytes
+
+    def __call__(self, y: F32, x: F32) -> None:
+        self._matrix.matmul(y, x)
+
+
+class Tiles:
+    """A quantised weight, widened panel by panel and rounded to bf16 as activations are, on CPUs with such tiles."""
+
+    def __init__(self, matrix: _core.QuantMatrix) -> None:
+        self._matrix = matrix
+        self.bytes = matrix.bytes
+
+    def __call__(self, y: F32, x: F32) -> None:
+        self._matrix.matmul_tiles(y, x)
+
+
+QUANT_FORMS: Mapping[str, Callable[[_core.QuantMatrix], Linear]] = {"own": Integers, "tiles": Tiles}
+
+
+def has_tiles() -> bool:
+    """Does lorad-cpu multiply tiles of bf16 here?"""
+    return _core.cpu_features()["level"] == "amx"
 
 
 def torch_has_bf16() -> bool:

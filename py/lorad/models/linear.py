@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lorad import _core
-from lorad.models.forms import ELEMENTS, F32, FORMS, Linear, Own
+from lorad.models.forms import ELEMENTS, F32, FORMS, QUANT_FORMS, Linear, Own
 from lorad.models.operators import OWN, ROWS, Choice, Operators
 from lorad.models.weights import RawTensor
 
@@ -28,17 +28,25 @@ class Embedding(Protocol):
         """The same table as the output head (tied embeddings)."""
 
 
-class Chosen:
-    """A weight of floats in one form or two; the number of rows decides which is multiplied."""
+class ByRows:
+    """A weight in one form or two; the number of rows decides which is multiplied."""
+
+    def __init__(self, forms: Mapping[str, Linear], choice: Choice) -> None:
+        """`forms`: those of the choice, by name."""
+        self._by_rows = [forms[name] for name in choice.names]
+
+    def __call__(self, y: F32, x: F32) -> None:
+        self._by_rows[max(bisect_right(ROWS, len(x)) - 1, 0)](y, x)
+
+
+class Chosen(ByRows):
+    """A weight of floats."""
 
     def __init__(self, weight: torch.Tensor, choice: Choice, own: Own | None = None) -> None:
         """`weight`: f32, f16 or bf16 [out, in]; `own`: lorad's form of it, if there is one already."""
         forms = {name: own if own and name == "own" else FORMS[name](weight) for name in sorted(choice.forms)}
-        self._by_rows = [forms[name] for name in choice.names]
+        super().__init__(forms, choice)
         self.bytes = sum(form.bytes for form in forms.values())
-
-    def __call__(self, y: F32, x: F32) -> None:
-        self._by_rows[max(bisect_right(ROWS, len(x)) - 1, 0)](y, x)
 
 
 class DenseEmbedding:
@@ -57,15 +65,12 @@ class DenseEmbedding:
         return self._linear
 
 
-class Quantised:
-    """A block-quantised weight, multiplied as it is by lorad-cpu's integer dot products."""
+class Quantised(ByRows):
+    """A block-quantised weight, multiplied as it is: by integer dot products, or by tiles of bf16."""
 
-    def __init__(self, matrix: _core.QuantMatrix) -> None:
-        self._matrix = matrix
+    def __init__(self, matrix: _core.QuantMatrix, choice: Choice) -> None:
+        super().__init__({name: QUANT_FORMS[name](matrix) for name in sorted(choice.forms)}, choice)
         self.bytes = matrix.bytes
-
-    def __call__(self, y: F32, x: F32) -> None:
-        self._matrix.matmul(y, x)
 
 
 class Stacked:
@@ -92,15 +97,16 @@ class Stacked:
 class QuantisedEmbedding:
     """A block-quantised table; rows are widened as they are read."""
 
-    def __init__(self, matrix: _core.QuantMatrix) -> None:
-        self._matrix = matrix
+    def __init__(self, matrix: _core.QuantMatrix, choice: Choice) -> None:
+        """`choice`: for its product as the head."""
+        self._matrix, self._choice = matrix, choice
         self.bytes = matrix.bytes
 
     def __call__(self, out: F32, ids: NDArray[np.int32]) -> None:
         self._matrix.dequantize_rows(out, ids)
 
     def as_linear(self) -> Linear:
-        return Quantised(self._matrix)
+        return Quantised(self._matrix, self._choice)
 
 
 class Biased:
@@ -131,7 +137,7 @@ def make_linear(
     made: list[tuple[Linear, int]] = []
     for kind, alike in groupby(parts, quantised):
         run = list(alike)
-        linear = Quantised(_quant_matrix(run)) if kind else _chosen(_floats(run), operators)
+        linear = _quantised(run, operators) if kind else _chosen(_floats(run), operators)
         made.append((linear, sum(part.rows for part in run)))
     product = made[0][0] if len(made) == 1 else Stacked(made)
     return Biased(product, torch.cat([bias.dequantize() for bias in biases]).numpy()) if biases else product
@@ -141,10 +147,16 @@ def _chosen(weight: torch.Tensor, operators: Operators) -> Linear:
     return Chosen(weight, operators.choose(ELEMENTS[weight.dtype], *weight.shape))
 
 
+def _quantised(parts: Sequence[RawTensor], operators: Operators) -> Linear:
+    matrix = _quant_matrix(parts)
+    return Quantised(matrix, operators.choose(matrix.kind, matrix.rows, matrix.cols))
+
+
 def make_embedding(table: RawTensor, operators: Operators, *, dequantize: bool, is_head: bool) -> Embedding:
     """The token embedding, quantised if it is in the file. `is_head`: it's multiplied too."""
     if not dequantize and table.kind in _core.QUANT_KINDS:
-        return QuantisedEmbedding(_quant_matrix([table]))
+        choice = operators.choose(table.kind, table.rows, table.cols) if is_head else OWN
+        return QuantisedEmbedding(_quant_matrix([table]), choice)
     floats = _floats([table])
     choice = operators.choose(ELEMENTS[floats.dtype], *floats.shape) if is_head else OWN
     return DenseEmbedding(floats, choice)

@@ -1,8 +1,9 @@
-"""Which operator multiplies a weight of floats, by its shape and by rows: timed once on this machine and kept on disk.
+"""Which operator multiplies a weight, by its shape and by rows: timed once on this machine and kept on disk.
 
-lorad's own operator reads the weight as it's stored; torch's need a form of their own in memory. Which is fastest
-depends on rows, number type and CPU by up to a factor of ten, so it's measured, for a few numbers of rows, with copies
-that don't fit the CPU's caches together. A second form is kept only where it saves a tenth of the time.
+lorad's own operator reads a weight of floats as it's stored; torch's need a form of their own in memory. Which is
+fastest depends on rows, number type and CPU by up to a factor of ten, so it's measured, for a few numbers of rows, with
+copies that don't fit the CPU's caches together. A second form is kept only where it saves a tenth of the time.
+Quantised weights have one form and, on CPUs with tiles, two operators.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from lorad import __version__, _core
 from lorad.models.files import data_folder
-from lorad.models.forms import F32, FORMS, Linear, torch_has_bf16
+from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Tiles, has_tiles, torch_has_bf16
 
 ROWS = (1, 4, 16, 64, 256)
 """Numbers of rows that are timed; others take the choice of the next smaller one."""
 SMALL = 1 << 18
 """Weights with fewer elements aren't timed: lorad's own operator has the least to do beside the product."""
 COLD_BYTES = 48 << 20
+COLD_QUANT_BYTES = 8 << 20
+"""Of quantised weights, whose products with many rows are bound by computing."""
 SECONDS = 0.02
 """For each operator and number of rows, and at least three calls."""
 WORTH = 0.9
@@ -55,8 +59,8 @@ class Operators:
         self._file = file or data_folder() / "operators.json"
 
     def choose(self, element: str, rows: int, cols: int) -> Choice:
-        """For a weight [rows, cols] of `element` (f32, f16, bf16)."""
-        if self._deterministic or rows * cols < SMALL:
+        """For a weight [rows, cols] of `element`: f32, f16, bf16 or one of QUANT_KINDS."""
+        if self._deterministic or rows * cols < SMALL or len(candidates(element)) == 1:
             return OWN
         times = self.times(element, rows, cols)
         return fastest(times, one_copy=self._one_copy)
@@ -98,10 +102,7 @@ def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
 def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
     """µs of each operator for each of ROWS, medians; the operators take turns."""
     random = torch.Generator().manual_seed(0)
-    kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[element]
-    weight = torch.randn((rows, cols), generator=random).to(kind)
-    copies = max(2, -(-COLD_BYTES // (weight.numel() * weight.element_size())))
-    sides = {name: [make(weight.clone()) for _ in range(copies)] for name, make in FORMS.items() if can(name, element)}
+    sides = _quantised(element, rows, cols) if element in _core.QUANT_KINDS else _floats(element, rows, cols, random)
     found: dict[str, list[float]] = {name: [] for name in sides}
     for n in ROWS:
         x: F32 = torch.randn((n, cols), generator=random).numpy()
@@ -111,9 +112,25 @@ def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
     return found
 
 
-def can(name: str, element: str) -> bool:
-    """Is this operator one for such weights? torch's bf16 only pays where the CPU has instructions for it."""
-    return name != "torch_bf16" or (element == "bf16" and torch_has_bf16())
+def _floats(element: str, rows: int, cols: int, random: torch.Generator) -> dict[str, list[Linear]]:
+    kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[element]
+    weight = torch.randn((rows, cols), generator=random).to(kind)
+    copies = max(2, -(-COLD_BYTES // (weight.numel() * weight.element_size())))
+    return {name: [FORMS[name](weight.clone()) for _ in range(copies)] for name in candidates(element)}
+
+
+def _quantised(kind: str, rows: int, cols: int) -> dict[str, list[Linear]]:
+    columns, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    zeros = np.zeros(rows * cols // columns * block_bytes, dtype=np.uint8)
+    matrices = [_core.QuantMatrix(kind, zeros, rows, cols) for _ in range(max(2, -(-COLD_QUANT_BYTES // zeros.nbytes)))]
+    return {name: [QUANT_FORMS[name](matrix) for matrix in matrices] for name in candidates(kind)}
+
+
+def candidates(element: str) -> list[str]:
+    """The operators for such weights. bf16 only pays where the CPU has instructions for it."""
+    if element in _core.QUANT_KINDS:
+        return [name for name in QUANT_FORMS if QUANT_FORMS[name] is not Tiles or has_tiles()]
+    return [name for name in FORMS if name != "torch_bf16" or (element == "bf16" and torch_has_bf16())]
 
 
 def _turns(sides: Mapping[str, Sequence[Linear]], x: F32, y: F32) -> dict[str, list[float]]:
@@ -159,7 +176,7 @@ def _is_table(kept: Any) -> bool:
             isinstance(times, dict)
             and times
             and all(
-                name in FORMS
+                (name in FORMS or name in QUANT_FORMS)
                 and isinstance(row, list)
                 and len(row) == len(ROWS)
                 and all(isinstance(us, float) for us in row)

@@ -2,7 +2,7 @@
 
 use crate::pool::Pool;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::simd::{Avx2, Avx512, Tiles};
 use crate::OpError;
 
 /// Environment variable that forces a level, by its name.
@@ -16,7 +16,7 @@ pub enum Level {
     /// AVX2 with FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512 with VNNI.
+    /// AVX-512 with VNNI, and tiles (AMX) if its proof has them.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx2, Avx512),
 }
@@ -29,7 +29,9 @@ impl Level {
         {
             if let Some(avx2) = Avx2::detect() {
                 found.push(Level::Avx2(avx2));
-                found.extend(Avx512::detect().map(|avx512| Level::Avx512(avx2, avx512)));
+                let avx512 = Avx512::detect();
+                let tiles = avx512.and_then(Avx512::with_tiles);
+                found.extend([avx512, tiles].into_iter().flatten().map(|proof| Level::Avx512(avx2, proof)));
             }
         }
         found
@@ -61,7 +63,18 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Level::Avx512(_, avx512) if avx512.tiles().is_some() => "amx",
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512(..) => "avx512",
+        }
+    }
+
+    /// The proof of tiles, where this level has them.
+    #[cfg(target_arch = "x86_64")]
+    pub fn tiles(self) -> Option<(Avx512, Tiles)> {
+        match self {
+            Level::Avx512(_, avx512) => avx512.tiles().map(|tiles| (avx512, tiles)),
+            _ => None,
         }
     }
 
@@ -101,6 +114,7 @@ pub fn features() -> Vec<(&'static str, bool)> {
         ("avx512f", is_x86_feature_detected!("avx512f")),
         ("avx512_vnni", is_x86_feature_detected!("avx512vnni")),
         ("avx512_bf16", is_x86_feature_detected!("avx512bf16")),
+        ("amx_bf16", Tiles::detect().is_some()),
     ];
     #[cfg(not(target_arch = "x86_64"))]
     Vec::new()

@@ -9,6 +9,7 @@ pub mod block;
 pub mod file_block;
 pub mod kernel;
 pub mod pack;
+mod tiled;
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -42,6 +42,6 @@ mod quant;
 mod wide;
 
 #[cfg(target_arch = "x86_64")]
-pub use avx512::{Avx512, WidePanel};
+pub use avx512::{Avx512, TilePanel, Tiles, WidePanel, TILE_ROWS};
 #[cfg(target_arch = "x86_64")]
 pub use wide::Wide;

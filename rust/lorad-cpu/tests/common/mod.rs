@@ -1,5 +1,8 @@
 //! Numbers from a seed, and the two levels that twins are compared on.
+#![allow(dead_code)] // each test takes a part
 
+use lorad_cpu::number::f32_to_f16;
+use lorad_cpu::quant::pack::Kind;
 use lorad_cpu::{Cpu, Level};
 
 /// Splitmix64.
@@ -62,4 +65,27 @@ pub fn close(got: &[f32], wanted: &[f32], tolerance: f32, what: &str) {
             "{what}: element {index} is {got}, wanted {wanted}"
         );
     }
+}
+
+/// Where the f16 scalars of a file's block lie, and how large they may be.
+pub fn halves(kind: Kind) -> &'static [(usize, f32)] {
+    match kind {
+        Kind::Q4_0 | Kind::Q5_0 | Kind::Q8_0 => &[(0, 0.1)],
+        Kind::Q4_1 | Kind::Q5_1 => &[(0, 0.1), (2, 1.0)],
+        Kind::Q4K | Kind::Q5K => &[(0, 0.01), (2, 0.05)],
+        Kind::Q6K => &[(208, 0.005)],
+    }
+}
+
+/// Bytes from a seed, but for the f16 scalars, which are finite, of either sign, now and then zero.
+pub fn random_file(seeded: &mut Seeded, kind: Kind, rows: usize, cols: usize) -> Vec<u8> {
+    let blocks = rows * cols / kind.file_columns();
+    let mut data: Vec<u8> = (0..blocks * kind.file_bytes()).map(|_| seeded.next() as u8).collect();
+    for block in data.chunks_exact_mut(kind.file_bytes()) {
+        for (at, size) in halves(kind) {
+            let scalar = if seeded.below(9) == 0 { 0.0 } else { seeded.float() * size };
+            block[*at..][..2].copy_from_slice(&f32_to_f16(scalar).to_le_bytes());
+        }
+    }
+    data
 }

@@ -59,6 +59,13 @@ impl QuantMatrix {
         call(py, cost, |cpu| self.0.matmul(cpu, y, x))
     }
 
+    fn matmul_tiles(&self, py: Python<'_>, y: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (mut y, x) = (ViewMut::<f32>::new(y, "y")?, View::<f32>::new(x, "x")?);
+        apart((&y, "y"), (&x, "x"))?;
+        let (y, x) = (y.as_mut_slice(), x.as_slice());
+        call(py, x.len().saturating_mul(self.0.rows()), |cpu| self.0.matmul_tiles(cpu, y, x))
+    }
+
     fn dequantize(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut out = ViewMut::<f32>::new(out, "out")?;
         let out = out.as_mut_slice();

@@ -1,13 +1,17 @@
 //! Sixteen lanes: twins for CPUs with AVX-512.
 
 mod panel;
+mod tiles;
 mod vnni;
 
 pub use panel::WidePanel;
+pub use tiles::{TilePanel, Tiles, TILE_ROWS};
 
 /// Proof that this CPU has AVX-512 with its byte, 256-bit and integer-dot-product (VNNI) instructions.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(());
+pub struct Avx512 {
+    tiles: Option<Tiles>,
+}
 
 impl Avx512 {
     /// The proof, where it holds.
@@ -17,6 +21,16 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
-        found.then_some(Self(()))
+        found.then_some(Self { tiles: None })
+    }
+
+    /// With tiles (AMX), where the CPU has them.
+    pub fn with_tiles(self) -> Option<Self> {
+        Tiles::detect().map(|tiles| Self { tiles: Some(tiles) })
+    }
+
+    /// The proof of tiles.
+    pub fn tiles(self) -> Option<Tiles> {
+        self.tiles
     }
 }

@@ -1,0 +1,299 @@
+//! Products of bf16 by tiles (AMX): 16 tokens by 16 rows by 32 columns in one instruction, sums in f32.
+//!
+//! Weights are widened to f32 as the file has them and rounded to bf16, so are activations: both lose 2^-9 of an element at
+//! most, less than 8-bit activations do, whose step is 1/127 of the largest of 32. The sums of a row are made in one order,
+//! but not in that of the integer products.
+//!
+//! The compiler has no stable intrinsics for tiles, hence assembly. It never uses tile registers itself, so nothing need be
+//! said of those: tmm0 to tmm3 are sums, tmm4 and tmm5 activations, tmm6 and tmm7 weights.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::panel::{Meaning, WidePanel, WIDE, WIDE_BLOCK};
+use crate::aligned::Aligned;
+use crate::quant::kernel::BLOCK;
+
+/// Rows of a tile.
+pub const TILE_ROWS: usize = 16;
+/// Elements of a tile: 16 rows of 32 bf16.
+const TILE: usize = TILE_ROWS * BLOCK;
+
+/// Proof that the CPU multiplies tiles of bf16 and that the system lets this process use them.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiles(());
+
+impl Tiles {
+    /// The proof, where it holds.
+    pub fn detect() -> Option<Self> {
+        // Leaf 7, edx: AMX-BF16 is bit 22, AMX-TILE bit 24.
+        let edx = __cpuid_count(7, 0).edx;
+        let found = edx >> 22 & 1 == 1 && edx >> 24 & 1 == 1 && is_x86_feature_detected!("avx512bf16");
+        (found && permitted()).then_some(Self(()))
+    }
+
+    /// Rounds x `[tokens, blocks · 32]` to tiles `[tokens / 16, blocks]` of `[16 tokens][32]`; tokens beyond the last are 0.
+    pub fn round(self, x: &[f32], blocks: usize, tiles: &mut [u16]) {
+        let cols = blocks * BLOCK;
+        let tokens = x.len() / cols;
+        assert!(x.len() == tokens * cols && tiles.len() == tokens.next_multiple_of(TILE_ROWS) * cols);
+        if !tokens.is_multiple_of(TILE_ROWS) {
+            tiles[tokens / TILE_ROWS * TILE_ROWS * cols..].fill(0);
+        }
+        // SAFETY: `self` proves the features; the lengths fit.
+        unsafe { round(x, tokens, blocks, tiles.as_mut_ptr()) }
+    }
+
+    /// Multiplies tokens, rounded by [`Tiles::round`], with the rows of a panel; y's row t is `y_stride` after the last.
+    ///
+    /// # Safety
+    /// `y` is good for the panel's rows of each of the tokens.
+    pub unsafe fn multiply(
+        self,
+        panel: &TilePanel,
+        x: &[u16],
+        tokens: Range<usize>,
+        y: *mut f32,
+        y_stride: usize,
+    ) {
+        let TilePanel { blocks, rows, .. } = *panel;
+        assert!(tokens.start.is_multiple_of(TILE_ROWS) && rows > 0);
+        assert!(x.len() >= tokens.end.next_multiple_of(TILE_ROWS) * blocks * BLOCK);
+        let x = &x[tokens.start * blocks * BLOCK..];
+        // SAFETY: `self` proves the features; the asserts bound x, the panel is whole, the caller owns y.
+        unsafe {
+            SHAPES.load();
+            let mut t = 0;
+            while t < tokens.len() {
+                let to = Target { y: y.add(t * y_stride), stride: y_stride, tokens: tokens.len() - t, rows };
+                let x = x.as_ptr().add(t * blocks * BLOCK);
+                t += match (to.tokens > TILE_ROWS, rows > WIDE) {
+                    (true, true) => product::<2, 2>(panel, x, &to),
+                    (true, false) => product::<2, 1>(panel, x, &to),
+                    (false, true) => product::<1, 2>(panel, x, &to),
+                    (false, false) => product::<1, 1>(panel, x, &to),
+                } * TILE_ROWS;
+            }
+            // A thread that has tiles in use is slower to switch.
+            asm!("tilerelease", options(nostack, nomem, preserves_flags));
+        }
+    }
+}
+
+/// Asks Linux for the tiles' state (arch_prctl(2), since 5.16): without that their first use kills the process.
+#[cfg(target_os = "linux")]
+fn permitted() -> bool {
+    const ARCH_PRCTL: usize = 158;
+    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    const XFEATURE_XTILEDATA: usize = 18;
+    let result: isize;
+    // SAFETY: the call reads no memory of ours; rcx and r11 are what a system call changes.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result,
+            in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") XFEATURE_XTILEDATA,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack)
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn permitted() -> bool {
+    false
+}
+
+/// Up to 32 rows of weights as tiles `[groups of 16 rows][blocks]` of `[16 pairs of columns][16 rows][2]`.
+#[derive(Default)]
+pub struct TilePanel {
+    tiles: Aligned<u16>,
+    blocks: usize,
+    rows: usize,
+}
+
+impl TilePanel {
+    /// Rounds the weights of a panel.
+    pub fn fill(&mut self, _proof: Tiles, panel: &WidePanel) {
+        (self.blocks, self.rows) = (panel.blocks(), panel.rows());
+        self.tiles.reserve(panel.groups() * self.blocks * TILE);
+        for number in 0..panel.groups() {
+            let group = panel.group(number);
+            let to = self.tiles[number * self.blocks * TILE..].as_mut_ptr();
+            // SAFETY: the proof; a group has all blocks, so have the tiles.
+            unsafe {
+                match panel.meaning() {
+                    Meaning::Small => weights::<{ Meaning::Small as u8 }>(&group, self.blocks, to),
+                    Meaning::Signed => weights::<{ Meaning::Signed as u8 }>(&group, self.blocks, to),
+                    Meaning::Halves => weights::<{ Meaning::Halves as u8 }>(&group, self.blocks, to),
+                }
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn round(x: &[f32], tokens: usize, blocks: usize, tiles: *mut u16) {
+    for token in 0..tokens {
+        for block in 0..blocks {
+            // SAFETY: the wrapper's asserts.
+            unsafe {
+                let from = x.as_ptr().add((token * blocks + block) * BLOCK);
+                let tile = token / TILE_ROWS * blocks + block;
+                let to = tiles.add(tile * TILE + token % TILE_ROWS * BLOCK);
+                let both = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from.add(WIDE)), _mm512_loadu_ps(from));
+                to.cast::<__m512bh>().write_unaligned(both);
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn weights<const MEANING: u8>(group: &super::panel::Group, blocks: usize, to: *mut u16) {
+    const SMALL: u8 = Meaning::Small as u8;
+    let parts = if MEANING == Meaning::Halves as u8 { 2 } else { 1 };
+    // SAFETY: the wrapper's.
+    unsafe {
+        // Lanes of four rows by four columns: which row's scale each takes.
+        let first = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+        let row_of = |four: i32| _mm512_add_epi32(first, _mm512_set1_epi32(four * 4));
+        // Of 16 rows by two pairs of columns: the first pairs, the second ones.
+        let pairs = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+        let odd = _mm512_add_epi32(pairs, _mm512_set1_epi32(1));
+        for part in 0..blocks * parts {
+            let scale = _mm512_loadu_ps(group.scale.add(part * WIDE));
+            let scales = [0, 1, 2, 3].map(|four| _mm512_permutexvar_ps(row_of(four), scale));
+            let min = if MEANING == SMALL { _mm512_loadu_ps(group.min.add(part * WIDE)) } else { scale };
+            let minima = [0, 1, 2, 3].map(|four| _mm512_permutexvar_ps(row_of(four), min));
+            for columns in 0..BLOCK / 4 / parts {
+                let columns = part * (BLOCK / 4 / parts) + columns;
+                let mut wide = [_mm512_setzero_ps(); 4];
+                for (four, wide) in wide.iter_mut().enumerate() {
+                    let q = _mm_loadu_si128(group.q.add(columns * WIDE * 4 + four * 16).cast());
+                    *wide = if MEANING == SMALL {
+                        let q = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(q));
+                        _mm512_fmadd_ps(q, scales[four], minima[four])
+                    } else {
+                        _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)), scales[four])
+                    };
+                }
+                let low = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(wide[1], wide[0]));
+                let high = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(wide[3], wide[2]));
+                let to = to.add(columns * 2 * WIDE * 2);
+                _mm512_storeu_si512(to.cast(), _mm512_permutex2var_epi32(low, pairs, high));
+                _mm512_storeu_si512(to.add(WIDE * 2).cast(), _mm512_permutex2var_epi32(low, odd, high));
+            }
+        }
+    }
+    const { assert!(WIDE_BLOCK == BLOCK / 4 * WIDE * 4) };
+}
+
+/// What `ldtilecfg` loads (Intel SDM, "TILECFG"): all tiles have 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static SHAPES: Shapes = Shapes {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+impl Shapes {
+    unsafe fn load(&self) {
+        // SAFETY: the caller knows that there are tiles.
+        unsafe { asm!("ldtilecfg [{0}]", in(reg) self, options(nostack, readonly, preserves_flags)) }
+    }
+}
+
+/// Where sums go.
+struct Target {
+    y: *mut f32,
+    stride: usize,
+    tokens: usize,
+    rows: usize,
+}
+
+macro_rules! tile {
+    (zero $tile:literal) => {
+        asm!(concat!("tilezero tmm", $tile), options(nostack, nomem, preserves_flags))
+    };
+    (load $tile:literal, $from:expr) => {
+        asm!(concat!("tileloadd tmm", $tile, ", [{from} + {line}]"),
+            from = in(reg) $from, line = in(reg) 64usize, options(nostack, readonly, preserves_flags))
+    };
+    (multiply $sums:literal, $x:literal, $w:literal) => {
+        asm!(concat!("tdpbf16ps tmm", $sums, ", tmm", $x, ", tmm", $w),
+            options(nostack, nomem, preserves_flags))
+    };
+    (store $tile:literal, $to:expr, $stride:expr) => {
+        asm!(concat!("tilestored [{to} + {stride}], tmm", $tile),
+            to = in(reg) $to, stride = in(reg) $stride * 4, options(nostack, preserves_flags))
+    };
+}
+
+/// T tiles of tokens by G of rows; returns T.
+#[inline(always)]
+unsafe fn product<const T: usize, const G: usize>(panel: &TilePanel, x: *const u16, to: &Target) -> usize {
+    let (w, blocks) = (panel.tiles.as_ptr(), panel.blocks);
+    // SAFETY: the wrapper's asserts.
+    unsafe {
+        tile!(zero 0);
+        tile!(zero 1);
+        tile!(zero 2);
+        tile!(zero 3);
+        for block in 0..blocks {
+            tile!(load 4, x.add(block * TILE));
+            tile!(load 6, w.add(block * TILE));
+            tile!(multiply 0, 4, 6);
+            if G == 2 {
+                tile!(load 7, w.add((blocks + block) * TILE));
+                tile!(multiply 1, 4, 7);
+            }
+            if T == 2 {
+                tile!(load 5, x.add((blocks + block) * TILE));
+                tile!(multiply 2, 5, 6);
+                if G == 2 {
+                    tile!(multiply 3, 5, 7);
+                }
+            }
+        }
+        if to.tokens >= T * TILE_ROWS && to.rows == G * WIDE {
+            let (first, second) = (to.y, to.y.add(WIDE));
+            tile!(store 0, first, to.stride);
+            if G == 2 {
+                tile!(store 1, second, to.stride);
+            }
+            if T == 2 {
+                tile!(store 2, first.add(TILE_ROWS * to.stride), to.stride);
+                if G == 2 {
+                    tile!(store 3, second.add(TILE_ROWS * to.stride), to.stride);
+                }
+            }
+            return T;
+        }
+        // Tokens or rows that don't exist mustn't be written.
+        let mut sums = [0f32; 2 * TILE_ROWS * 2 * WIDE];
+        let (at, stride) = (sums.as_mut_ptr(), 2 * WIDE);
+        tile!(store 0, at, stride);
+        tile!(store 1, at.add(WIDE), stride);
+        tile!(store 2, at.add(TILE_ROWS * stride), stride);
+        tile!(store 3, at.add(TILE_ROWS * stride + WIDE), stride);
+        for token in 0..to.tokens.min(T * TILE_ROWS) {
+            let from = at.add(token * stride);
+            std::ptr::copy_nonoverlapping(from, to.y.add(token * to.stride), to.rows.min(G * WIDE));
+        }
+    }
+    T
+}
