@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -14,11 +16,13 @@ import pytest
 from lorad.bench import plot
 from lorad.bench.figures import figures, kept, rank
 from lorad.bench.lengths import LogNormal, Uniform, parse_lengths
+from lorad.bench.rig import Rig
 from lorad.bench.roofline import Reads
-from lorad.bench.run import Run, Times, run
+from lorad.bench.run import NameOf, Run, Times, run
 from lorad.bench.side import Side, base_of, make_sides, twin_of
 from lorad.bench.traffic import Ask, Traffic, asks, kv_tokens
 from lorad.cli import main
+from lorad.config import EngineConfig
 from lorad.engine.messages import Failure, Finished, Step, Token
 from lorad.errors import InvalidRequest, LoradError
 from tiny import WIDE, make_tiny, make_tiny_gguf
@@ -137,6 +141,41 @@ def test_a_wrong_answer_has_no_speed(step: Step, what: str) -> None:
     with pytest.raises(LoradError, match=what) as failed:
         run(engine, [Ask(0.0, 0, [1], 2)], lambda index: "")
     assert failed.value.code == "bench_request"
+
+
+def test_every_side_asks_its_own_model(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, set[str]]] = []
+
+    @contextmanager
+    def served(config: EngineConfig, adapters: dict[str, Path], log: Path) -> Iterator[str]:
+        yield f"{Path(config.model).parent.name} with {len(adapters)}"
+
+    def run_streams(address: str, made: list[Ask], name_of: NameOf) -> Run:
+        asked.append((address, {name_of(ask.adapter) for ask in made}))
+        return Run([Times(0.0, 1, [1.0])], 1)
+
+    monkeypatch.setattr("lorad.bench.rig.served", served)
+    monkeypatch.setattr("lorad.bench.rig.run_streams", run_streams)
+    file = make_tiny_gguf(base, tmp_path / "tiny.gguf", "Q8_0")
+    config = EngineConfig(model=str(file), kv_cache_memory_bytes=16 << 20)
+    traffic = Traffic(6, 0.0, Uniform(3, 3), Uniform(2, 2), 0.0, 1)
+    sides = make_sides(["engine", "server"], 4, 3, merged=True, sweep=False)
+    own: dict[str, bool] = {}
+    with ExitStack() as stack:
+        rig = Rig(config, tmp_path, stack, lambda stage: None)
+        rig.load({4: 3})
+        rig.serve()
+        rig.merge(4, serve=True)
+        for side in sides:
+            before = rig.engine.steps
+            rig.measure(side, traffic)
+            own[f"{side.name} {side.level}"] = rig.engine.steps > before
+        assert rig.adapter_bytes(sides[-1], rig.asks(sides[-1], traffic)) == 3 * rig.engine._adapters["r4-0"].bytes
+    # the merged model is another engine, and another server
+    assert [name for name, used in own.items() if used] == ["base engine", "one engine", "all engine"]
+    folder, every = f"{tmp_path.name} with 3", {"r4-0", "r4-1", "r4-2"}
+    served_by = [(folder, {""}), (folder, {"r4-0"}), ("merged with 0", {""}), (folder, every)]
+    assert asked == [call for call in served_by for _ in ("warm", "measured")]
 
 
 def test_a_wrong_run_prints_no_table(
