@@ -51,17 +51,18 @@ def bench(arguments: argparse.Namespace, config: EngineConfig) -> int:
     console = Console(width=max(Console().width, WIDTH))
     with _ended_by_sigterm(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lorad-bench-")))
-        progress = stack.enter_context(Progress(console=console, transient=True))
+        # drawn only between runs: a thread that draws would take from what is measured in this process
+        progress = stack.enter_context(Progress(console=console, transient=True, auto_refresh=False))
         task = progress.add_task("loading the base", total=None)
-        rig = Rig(config, folder, stack, lambda stage: progress.update(task, description=stage))
+        rig = Rig(config, folder, stack, lambda stage: progress.update(task, description=stage, refresh=True))
         _check_room(rig, traffic, arguments.repeats)
         rig.load(counts)
         sides, notes = _set_up(rig, arguments)
-        progress.update(task, description="measuring", total=arguments.repeats * len(sides))
+        progress.update(task, description="measuring", total=arguments.repeats * len(sides), refresh=True)
         for repeat in range(arguments.repeats):
             for side in sides if repeat % 2 == 0 else reversed(sides):
                 side.repeats.append(figures(rig.measure(side, replace(traffic, seed=traffic.seed + repeat))))
-                progress.advance(task)
+                progress.update(task, advance=1, refresh=True)
         everything = next(side for side in sides if side.name == "all")
         reads, rate = _reads(rig, everything, traffic), bandwidth()
     print_sides(console, [side for side in sides if side.name != "sweep"], traffic, notes)
