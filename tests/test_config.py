@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lorad import cli
-from lorad.config import EngineConfig, ServerConfig, check, machine_memory
+from lorad.config import (
+    EngineConfig,
+    ServerConfig,
+    as_flags,
+    check,
+    from_arguments,
+    machine_memory,
+    without_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +60,20 @@ def test_border_values_and_defaults_are_taken() -> None:
     check(EngineConfig(max_model_len=2, kv_cache_memory_bytes=machine_memory(), max_waiting=1 << 24))
     check(EngineConfig(wait_seconds_max=0, urgent_after_seconds=0, preempt_after_tokens=1 << 20, reserved_seqs=2047))
     check(ServerConfig(drain_seconds=0))
+
+
+def test_flags_give_the_configs_again() -> None:
+    engine = EngineConfig(
+        model="m", dtype="bfloat16", deterministic=True, enable_prefix_caching=False, wait_seconds_max=0.25, costs="a b"
+    )
+    server = ServerConfig(port=0, lora_modules=["a=x", "b=y=z"], drain_seconds=0.0)
+    parsed = cli._parser().parse_args(["serve", "m", *as_flags(engine, server)])
+    assert from_arguments(EngineConfig, parsed, {}) == engine
+    assert from_arguments(ServerConfig, parsed, {}) == server
+    assert as_flags(EngineConfig(model="m"), ServerConfig()) == []
+
+
+def test_an_environment_without_options() -> None:
+    given = {"LORAD_PORT": "1", "LORAD_DTYPE": "float16", "LORAD_DATA_DIR": "d", "PATH": "p"}
+    assert without_options(given, EngineConfig, ServerConfig) == {"LORAD_DATA_DIR": "d", "PATH": "p"}
+    assert without_options(given, ServerConfig)["LORAD_DTYPE"] == "float16"

@@ -294,7 +294,7 @@ def test_pictures(capsys: pytest.CaptureFixture[str], file: Path, tmp_path: Path
 def test_without_matplotlib_nothing_is_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
-    monkeypatch.setattr("lorad.simulate.plot.find_spec", lambda name: None)
+    monkeypatch.setattr("lorad.picture.find_spec", lambda name: None)
     code, _, err = command(capsys, file, "--plot", "out.svg")
     assert code == 1
     assert err == "lorad: plot: matplotlib isn't installed; pip install 'lorad[plot]' brings it [plot_missing]\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lorad import picture
 from lorad.errors import LoradError
 from lorad.simulate import Broken, Scenario, cases, plot, run, stored, table
 from lorad.simulate import policy as policies_of
@@ -37,8 +38,8 @@ def main() -> int:
     file = arguments.out / f"{name}.json"
     rates, bars = arguments.out / f"{name}-rates.svg", arguments.out / f"{name}-ttft.svg"
     try:
-        for picture in (rates, bars):
-            plot.check(picture)
+        for drawn in (rates, bars):
+            picture.check(drawn)
         scenario = Scenario.named(name)
         if arguments.requests is not None:
             scenario = scenario.changed({"requests": str(arguments.requests)})

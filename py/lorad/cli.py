@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.set_defaults(run=_simulate)
 
     bench = commands.add_parser(
-        "bench", help="measure what adapters cost on this machine, in process", allow_abbrev=False
+        "bench", help="measure what adapters cost on this machine, in process and over HTTP", allow_abbrev=False
     )
     bench.add_argument(
         "model", nargs="?", default="smollm2", help=config.EngineConfig.__dataclass_fields__["model"].metadata["help"]

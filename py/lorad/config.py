@@ -155,6 +155,30 @@ def from_arguments(
     return check(config(**values))
 
 
+def as_flags(*configs: object) -> list[str]:
+    """The flags that give these configs again, where no environment variable sets anything (`without_options`)."""
+    flags: list[str] = []
+    for config in configs:
+        for item in fields(config):  # type: ignore[arg-type]
+            value, flag = getattr(config, item.name), item.name.replace("_", "-")
+            plain = item.default_factory() if item.default_factory is not MISSING else item.default
+            if item.name == "model" or value == plain:
+                continue
+            if isinstance(value, bool):
+                flags.append(f"--{flag}" if value else f"--no-{flag}")
+            elif isinstance(value, list):
+                flags += [f"--{flag}", *value]
+            else:
+                flags.append(f"--{flag}={value}")
+    return flags
+
+
+def without_options(environ: Mapping[str, str], *configs: type) -> dict[str, str]:
+    """An environment without the variables of these configs' fields."""
+    names = {_env(item.name) for config in configs for item in fields(config)}
+    return {name: value for name, value in environ.items() if name not in names}
+
+
 def check(config: Config) -> Config:
     """Refuses a value out of range, naming the field, the limit and the value."""
     for item in fields(config):  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""`lorad bench`: what adapters cost on this machine, in process, with the real engine."""
+"""`lorad bench`: what adapters cost on this machine, with the real engine, in process and over HTTP."""

@@ -7,8 +7,11 @@ from math import ceil
 from statistics import median
 
 from lorad.bench.run import Run
+from lorad.picture import Spread
 
-KEYS = ("output_tok_s", "ttft_p50_s", "ttft_p99_s", "tpot_p50_ms", "itl_p50_ms", "itl_p99_ms", "step_ms")
+Figures = dict[str, float]
+SHARES = (50, 90, 99)
+"""Percentiles, by nearest rank."""
 
 
 def rank(values: Sequence[float], share: float) -> float:
@@ -17,27 +20,24 @@ def rank(values: Sequence[float], share: float) -> float:
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def figures(run: Run) -> dict[str, float]:
+def figures(run: Run) -> Figures:
     """Throughput, time to the first token, time per output token after it, time between tokens, mean step."""
-    ttft = [times.ttft_s for times in run.requests]
-    gaps = [gap for times in run.requests for gap in times.itl_s]
-    tpot = [sum(times.itl_s) / len(times.itl_s) for times in run.requests if times.itl_s]
-    return {
-        "output_tok_s": run.tokens / run.seconds,
-        "ttft_p50_s": rank(ttft, 0.5),
-        "ttft_p99_s": rank(ttft, 0.99),
-        "tpot_p50_ms": rank(tpot, 0.5) * 1e3,
-        "itl_p50_ms": rank(gaps, 0.5) * 1e3,
-        "itl_p99_ms": rank(gaps, 0.99) * 1e3,
-        "step_ms": run.seconds / max(run.steps, 1) * 1e3,
+    samples = {
+        "ttft_{}_s": [times.ttft_s for times in run.requests],
+        "tpot_{}_ms": [times.tpot_s * 1e3 for times in run.requests if times.tpot_s is not None],
+        "itl_{}_ms": [gap * 1e3 for times in run.requests for gap in times.itl_s],
     }
+    found = {"output_tok_s": run.tokens / run.seconds, "step_ms": run.seconds / max(run.steps, 1) * 1e3}
+    for key, values in samples.items():
+        found |= {key.format(f"p{share}"): rank(values, share / 100) for share in SHARES}
+    return found
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
+def spread(values: Sequence[float]) -> Spread:
     """Median, least, greatest."""
-    return median(values), min(values), max(values)
+    return Spread(median(values), min(values), max(values))
 
 
-def kept(side: Sequence[dict[str, float]], base: Sequence[dict[str, float]]) -> tuple[float, float, float]:
-    """Share of the base's throughput, repeat by repeat."""
-    return spread([a["output_tok_s"] / b["output_tok_s"] for a, b in zip(side, base, strict=True)])
+def kept(side: Sequence[Figures], other: Sequence[Figures]) -> Spread:
+    """The side's throughput as a part of the other's, repeat by repeat: what disturbed both cancels out."""
+    return spread([a["output_tok_s"] / b["output_tok_s"] for a, b in zip(side, other, strict=True)])

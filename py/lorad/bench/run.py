@@ -1,4 +1,4 @@
-"""One run: the asks of a side through an engine that is stepped by hand, every token's time noted."""
+"""One run: the asks of a side, every token's time noted. Here through an engine that is stepped by hand."""
 
 from __future__ import annotations
 
@@ -10,23 +10,34 @@ from lorad.bench.traffic import Ask
 from lorad.engine.engine import Engine
 from lorad.errors import LoradError
 
+NameOf = Callable[[int], str]
+"""The model that is asked for an adapter's index; an empty name is the base."""
+
 
 @dataclass
 class Times:
-    """When the tokens of one request came, seconds from the run's begin."""
+    """One answer: when its tokens came, seconds from the run's begin."""
 
     at_s: float
-    tokens_s: list[float] = field(default_factory=list)
+    """When it was due to be asked."""
+    tokens: int = 0
+    came_s: list[float] = field(default_factory=list)
+    """Over HTTP what comes is text, and a token that completes none comes with the next one."""
 
     @property
     def ttft_s(self) -> float:
         """From the arrival to the first token."""
-        return self.tokens_s[0] - self.at_s
+        return self.came_s[0] - self.at_s
 
     @property
     def itl_s(self) -> list[float]:
         """Between one token and the next."""
-        return [after - before for before, after in zip(self.tokens_s, self.tokens_s[1:], strict=False)]
+        return [after - before for before, after in zip(self.came_s, self.came_s[1:], strict=False)]
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The mean time of a token after the first; None: there is no other."""
+        return (self.came_s[-1] - self.came_s[0]) / (self.tokens - 1) if self.tokens > 1 else None
 
 
 @dataclass
@@ -35,26 +46,33 @@ class Run:
 
     requests: list[Times]
     steps: int
-    seconds: float
-    """From the first arrival to the last token."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first arrival to the last token."""
+        return max(one.came_s[-1] for one in self.requests) - min(one.at_s for one in self.requests)
 
     @property
     def tokens(self) -> int:
         """Tokens of all answers."""
-        return sum(len(times.tokens_s) for times in self.requests)
+        return sum(times.tokens for times in self.requests)
 
 
-def run(engine: Engine, asks: Sequence[Ask], name_of: Callable[[int], str]) -> Run:
-    """Asks everything at its time; `name_of`: the model for an adapter's index. A request that fails ends the bench."""
+def wrong(what: str) -> LoradError:
+    """A request that wasn't answered as it should be ends the bench: there is no speed of wrong answers."""
+    return LoradError(f"a request of the bench {what}", code="bench_request")
+
+
+def run(engine: Engine, asks: Sequence[Ask], name_of: NameOf) -> Run:
+    """Asks everything at its time, in process."""
     begin, steps = time.perf_counter(), engine.steps
-    waiting, times = list(reversed(asks)), list[Times]()
-    living: dict[int, Times] = {}
+    waiting, done = list(reversed(asks)), list[Times]()
+    living: dict[int, tuple[Ask, Times]] = {}
     while waiting or living:
         while waiting and waiting[-1].at_s <= time.perf_counter() - begin:
             ask = waiting.pop()
             request = engine.add(ask.prompt, name_of(ask.adapter), max_tokens=ask.output, stop_token_ids=())
-            living[request.id] = Times(ask.at_s)
-            times.append(living[request.id])
+            living[request.id] = ask, Times(ask.at_s)
         if not living:
             time.sleep(max(0.0, waiting[-1].at_s - (time.perf_counter() - begin)))
             continue
@@ -63,10 +81,12 @@ def run(engine: Engine, asks: Sequence[Ask], name_of: Callable[[int], str]) -> R
         if made is None:
             continue
         for token in made.tokens:
-            living[token.id].tokens_s.append(now)
+            times = living[token.id][1]
+            times.came_s.append(now)
+            times.tokens += 1
         for end in made.finished:
-            if end.reason != "length":
-                raise LoradError(f"a request of the bench ended by {end.reason}", code="bench_request")
-            del living[end.id]
-    seconds = max(one.tokens_s[-1] for one in times) - asks[0].at_s
-    return Run(times, engine.steps - steps, seconds)
+            ask, times = living.pop(end.id)
+            if end.reason != "length" or times.tokens != ask.output:
+                raise wrong(f"ended by {end.reason} after {times.tokens} of {ask.output} tokens")
+            done.append(times)
+    return Run(done, engine.steps - steps)

@@ -3,69 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from lorad.bench.figures import KEYS, kept, spread
+from lorad.bench.figures import kept
 from lorad.bench.roofline import Reads
+from lorad.bench.side import SWEEP_DISTINCT, SWEEP_RANKS, Level, Side, base_of, of_level, twin_of
 from lorad.bench.traffic import Traffic
-
-if TYPE_CHECKING:
-    from lorad.bench.command import Side
+from lorad.picture import Spread
 
 HEADINGS = {
     "output_tok_s": "tok/s",
-    "ttft_p50_s": "TTFT p50, s",
-    "ttft_p99_s": "p99",
-    "tpot_p50_ms": "TPOT p50, ms",
-    "itl_p50_ms": "ITL p50, ms",
-    "itl_p99_ms": "p99",
-    "step_ms": "step, ms",
+    "ttft_p50_s": "TTFT, s\np50",
+    "ttft_p99_s": "\np99",
+    "tpot_p50_ms": "TPOT, ms\np50",
+    "tpot_p99_ms": "\np99",
+    "itl_p50_ms": "ITL, ms\np50",
+    "itl_p99_ms": "\np99",
 }
+LEVELS: dict[Level, str] = {"engine": "in process", "server": "over HTTP"}
 
 
-def _cell(values: tuple[float, float, float], digits: int) -> str:
-    middle, low, high = (f"{value:,.{digits}f}" for value in values)
-    return f"{middle}\n[dim]{low}–{high}[/dim]"
-
-
-def print_sides(console: Console, sides: Sequence[Side], traffic: Traffic, notes: str) -> None:
-    """Base, one adapter, all adapters, and what each keeps of the base's throughput."""
-    title = f"{traffic.requests} requests, " + (f"{traffic.rate:g} a second" if traffic.rate else "all at once")
-    table = Table(title=f"{title}; median of the repeats (least–greatest)", caption=notes)
+def print_sides(console: Console, sides: Sequence[Side], traffic: Traffic, notes: Sequence[str]) -> None:
+    """Every model, a row for each level; what is left of the base's throughput, and over HTTP of the engine's."""
+    served = any(side.level == "server" for side in sides)
+    table = Table(title=f"{traffic}; median of the repeats (least–greatest)", caption="\n".join(notes))
     table.add_column("adapters", no_wrap=True)
+    if served:
+        table.add_column("reached", no_wrap=True)
     table.add_column("of base", justify="right")
-    for key in KEYS:
-        table.add_column(HEADINGS[key], justify="right")
+    if served:
+        table.add_column("of engine", justify="right")
+    for heading in HEADINGS.values():
+        table.add_column(heading, justify="right")
     for side in sides:
-        label = f"{side.distinct} of rank {side.rank}" if side.distinct else "none: the base"
-        row = [_cell(kept(side.repeats, sides[0].repeats), 2)]
-        for key in KEYS:
-            row.append(_cell(spread([one[key] for one in side.repeats]), 3 if key.startswith("ttft") else 1))
-        table.add_row(label, *row)
+        twin = twin_of(sides, side)
+        row = [_cell(kept(side.repeats, base_of(sides, side).repeats))]
+        if served:
+            row = [LEVELS[side.level], *row, _cell(kept(side.repeats, twin.repeats)) if twin else ""]
+        for key in HEADINGS:
+            row.append(_cell(side.spread(key)))
+        table.add_row("" if twin else side.title, *row)
     console.print(table)
 
 
-def print_sweep(console: Console, sides: Sequence[Side], base: Side) -> None:
-    """Share of the base's throughput by rank and distinct adapters."""
-    counts = sorted({side.distinct for side in sides})
-    table = Table(title="what is left of the base's throughput")
-    table.add_column("rank", justify="right")
-    for count in counts:
-        table.add_column(f"{count} distinct", justify="right")
-    for rank in sorted({side.rank for side in sides}):
-        row = [side for side in sides if side.rank == rank]
-        table.add_row(str(rank), *(_cell(kept(side.repeats, base.repeats), 2) for side in row))
-    console.print(table)
+def print_sweep(console: Console, sides: Sequence[Side]) -> None:
+    """Share of the base's throughput by rank and distinct adapters, a table for each level."""
+    for level, reached in LEVELS.items():
+        swept = {(side.rank, side.distinct): side for side in of_level(sides, level) if side.name == "sweep"}
+        if not swept:
+            continue
+        table = Table(title=f"what is left of the base's throughput, {reached}")
+        table.add_column("rank", justify="right")
+        for distinct in SWEEP_DISTINCT:
+            table.add_column(f"{distinct} distinct", justify="right")
+        for rank in SWEEP_RANKS:
+            row = [swept[rank, distinct] for distinct in SWEEP_DISTINCT]
+            table.add_row(str(rank), *(_cell(kept(side.repeats, base_of(sides, side).repeats)) for side in row))
+        console.print(table)
 
 
 def print_roofline(console: Console, reads: Reads, rate: float, side: Side) -> None:
     """What a decode step of all rows reads, what that takes at the memory's rate, and what it took."""
-    least, took = reads.bytes / rate * 1e3, spread([one["itl_p50_ms"] for one in side.repeats])[0]
+    least, took = reads.bytes / rate * 1e3, side.spread("itl_p50_ms").median
     parts = ", ".join(f"{name} {size / 1e6:,.0f}" for name, size in reads._asdict().items())
     console.print(
         f"A decode step of all rows reads {reads.bytes / 1e6:,.0f} MB ({parts}): {least:,.1f} ms at the "
         f"{rate / 1e9:.1f} GB/s measured here; it took {took:,.1f} ms (ITL p50), {took / least:.1f} times that."
     )
+
+
+def _cell(spread: Spread) -> str:
+    middle, low, high = map(_text, spread)
+    return f"{middle}\n[dim]{low}–{high}[/dim]"
+
+
+def _text(value: float) -> str:
+    """With the three digits that matter, none beyond a thousandth."""
+    places = 0
+    while places < 3 and abs(value) < 10 ** (2 - places):
+        places += 1
+    return f"{value:,.{places}f}"

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from lorad.errors import InvalidRequest
-
-
-@dataclass(frozen=True)
-class Span:
-    """A length: `n`, or from `low` to `high` alike often."""
-
-    low: int
-    high: int
-
-    @classmethod
-    def parse(cls, text: str, field: str) -> Span:
-        """From `128` or `32-256`."""
-        low, _, high = text.partition("-")
-        try:
-            span = cls(int(low), int(high or low))
-        except ValueError:
-            span = cls(0, -1)
-        if not 1 <= span.low <= span.high:
-            message = f"{field}: a length as 128 or 32-256 expected, got {text!r}"
-            raise InvalidRequest(message, code="bench_length", param=field)
-        return span
-
-    def draw(self, dice: Random) -> int:
-        """One length."""
-        return dice.randint(self.low, self.high)
+from lorad.bench.lengths import Lengths
 
 
 @dataclass(frozen=True)
@@ -40,11 +16,19 @@ class Traffic:
     requests: int
     rate: float
     """Arrivals a second (Poisson); 0: all at once."""
-    prompt: Span
-    output: Span
+    prompt: Lengths
+    output: Lengths
     zipf: float
     """Exponent of the adapters' popularity; 0: by turns, so that each has as many requests."""
     seed: int
+
+    def __str__(self) -> str:
+        arrivals = f"{self.rate:g} a second" if self.rate else "all at once"
+        popular = f"by Zipf's law, exponent {self.zipf:g}" if self.zipf else "by turns"
+        return (
+            f"{self.requests} requests, {arrivals}; {self.prompt} prompt tokens, {self.output} new ones; "
+            f"adapters {popular}"
+        )
 
 
 @dataclass(frozen=True)
@@ -59,14 +43,20 @@ class Ask:
 
 
 def asks(traffic: Traffic, adapters: int, vocab: int) -> list[Ask]:
-    """The requests in the order of their arrival."""
+    """The requests in the order of their arrival; but for the adapter they are the same for any number of adapters."""
     dice = Random(traffic.seed)
     weights = [1 / (rank + 1) ** traffic.zipf for rank in range(adapters)]
     at_s, made = 0.0, []
     for number in range(traffic.requests):
         if traffic.rate:
             at_s += dice.expovariate(traffic.rate)
+        # Both take one number from the dice, or none, whatever there is to choose from.
         adapter = dice.choices(range(adapters), weights)[0] if traffic.zipf else number % adapters
         prompt = [dice.randrange(vocab) for _ in range(traffic.prompt.draw(dice))]
         made.append(Ask(at_s, adapter, prompt, traffic.output.draw(dice)))
     return made
+
+
+def kv_tokens(made: Sequence[Ask]) -> float:
+    """Tokens whose KV is read in a step of all requests, each in the middle of its answer."""
+    return sum(len(ask.prompt) + ask.output / 2 for ask in made)

@@ -21,7 +21,7 @@ from lorad.models.files import file_digest
 from lorad.models.gguf_config import config_from_gguf
 from lorad.models.gguf_header import GgufHeader, TensorInfo, parse_header
 from lorad.models.rope import FactorRope
-from lorad.models.weights import RawTensor, check_names, check_shape
+from lorad.models.weights import Place, RawTensor, check_names, check_shape
 
 _PLAIN = {"token_embd.weight": "embed", "output_norm.weight": "norm", "output.weight": "head"}
 _IN_LAYER = {
@@ -80,14 +80,20 @@ class GgufWeights:
 
     def tensor(self, name: str) -> RawTensor:
         """The tensor with this canonical name, a view of the mapped file (q and k: a copy in the other row order)."""
-        tensor = self._raw(self._tensors[name])
-        if self._config.architecture != "llama":
-            return tensor
-        if name.endswith(".q_proj"):
-            return _unpermuted(tensor, self._config.heads)
-        if name.endswith(".k_proj"):
-            return _unpermuted(tensor, self._config.kv_heads)
-        return tensor
+        tensor, heads = self._raw(self._tensors[name]), self._interleaved(name)
+        return _unpermuted(tensor, heads) if heads else tensor
+
+    def place(self, name: str) -> Place:
+        """Where the tensor with this canonical name lies in the file."""
+        info, heads = self._tensors[name], self._interleaved(name)
+        order = np.arange(info.shape[0]).reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1) if heads else None
+        return Place(self._path, info.begin, order)
+
+    def _interleaved(self, name: str) -> int:
+        """Heads of a tensor whose rows are in llama.cpp's order; 0 for all others."""
+        if self._config.architecture != "llama" or not name.endswith((".q_proj", ".k_proj")):
+            return 0
+        return self._config.heads if name.endswith(".q_proj") else self._config.kv_heads
 
     def _raw(self, info: TensorInfo) -> RawTensor:
         raw = self._data[info.begin : info.begin + info.bytes].reshape(-1, info.row_bytes)

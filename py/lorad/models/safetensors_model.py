@@ -16,7 +16,7 @@ from lorad.models.config import BIASED, ModelConfig
 from lorad.models.files import file_digest
 from lorad.models.hf_config import config_from_hf
 from lorad.models.safetensors_file import FLOATS, Entry, read_header
-from lorad.models.weights import RawTensor, check_names, check_shape
+from lorad.models.weights import Place, RawTensor, check_names, check_shape
 
 _PLAIN = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}
 _IN_LAYER = {
@@ -44,7 +44,7 @@ class SafetensorsWeights:
         raw = _json(self._path / "config.json")
         config = config_from_hf(raw, str(raw.get("_name_or_path") or "") or self._path.resolve().name)
         self._files = [self._path / name for name in _files(self._path)]
-        self._places: dict[str, tuple[NDArray[np.uint8], Entry]] = {}
+        self._places: dict[str, tuple[Path, NDArray[np.uint8], Entry]] = {}
         in_layer = _IN_LAYER | _BRANCH_NORMS if config.branch_norms else _IN_LAYER
         for file in self._files:
             self._add(file, in_layer)
@@ -57,7 +57,7 @@ class SafetensorsWeights:
             del self._places["head"]
         check_names(config, self._places)
         for name, shape in config.shapes().items():
-            entry = self._places[name][1]
+            entry = self._places[name][2]
             check_shape(name, entry.shape, shape)
             if entry.dtype not in FLOATS:
                 raise ModelRejected(f"tensor {name} of type {entry.dtype} can't be read", code="model_tensor_type")
@@ -83,12 +83,17 @@ class SafetensorsWeights:
 
     def tensor(self, name: str) -> RawTensor:
         """The tensor with this canonical name, a view of the mapped file."""
-        entry = self._places[name][1]
+        entry = self._places[name][2]
         rows = entry.shape[0] if len(entry.shape) == 2 else 1
         return RawTensor(entry.dtype, self._bytes(name).reshape(rows, -1), entry.shape)
 
+    def place(self, name: str) -> Place:
+        """Where the tensor with this canonical name lies in the folder."""
+        file, _, entry = self._places[name]
+        return Place(file, entry.begin, None)
+
     def _bytes(self, name: str) -> NDArray[np.uint8]:
-        data, entry = self._places[name]
+        _, data, entry = self._places[name]
         return data[entry.begin : entry.end]
 
     def _add(self, file: Path, in_layer: dict[str, str]) -> None:
@@ -109,7 +114,7 @@ class SafetensorsWeights:
             name = _canonical(key, in_layer)
             if name in self._places:
                 raise ModelRejected(f"tensor {key} is in two files", code="model_tensor_unknown")
-            self._places[name] = (data, entry)
+            self._places[name] = (file, data, entry)
 
 
 def _files(folder: Path) -> list[str]:

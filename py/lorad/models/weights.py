@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import gguf
 import numpy as np
@@ -67,6 +67,16 @@ class RawTensor:
         return torch.from_numpy(values.reshape(self.shape))
 
 
+class Place(NamedTuple):
+    """Where a tensor lies on the disk."""
+
+    file: Path
+    begin: int
+    """Offset of its first byte."""
+    order: NDArray[np.int64] | None
+    """Row i there is row `order[i]` of the tensor; None: as they are."""
+
+
 class Weights(Protocol):
     """A base model that has passed the checks: every tensor is there, with the right shape."""
 
@@ -84,6 +94,9 @@ class Weights(Protocol):
 
     def tensor(self, name: str) -> RawTensor:
         """The tensor with this canonical name; KeyError for a name that the model doesn't have."""
+
+    def place(self, name: str) -> Place:
+        """Where the tensor with this canonical name lies."""
 
 
 def check_names(config: ModelConfig, names: Collection[str]) -> None:

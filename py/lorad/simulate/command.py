@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lorad import _core
+from lorad import _core, picture
 from lorad.errors import InvalidRequest
+from lorad.output import write_bytes
 from lorad.simulate import plot, policy, stored, table
 from lorad.simulate.broken import Broken
 from lorad.simulate.case import Case, cases, random_cases
@@ -30,7 +31,7 @@ def simulate(arguments: argparse.Namespace) -> int:
         show_names(console)
         return 0
     if arguments.plot:
-        plot.check(Path(arguments.plot))
+        picture.check(Path(arguments.plot))
     made = _cases(arguments)
     watch = _watch(arguments.watch)
     trace = _read(arguments.trace) if arguments.trace else None
@@ -40,7 +41,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     except Broken as broken:
         show_broken(console, broken)
         if arguments.script:
-            stored.write_bytes(Path(arguments.script), broken.why.script.encode(), "script")
+            write_bytes(Path(arguments.script), broken.why.script.encode(), "script")
         return BROKEN
     if arguments.json:
         stored.write(Path(arguments.json), runs)

@@ -2,47 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lorad.errors import InvalidRequest
+from lorad.picture import COLOURS, Spread, bar, line, write
 from lorad.simulate.metric import BY_KEY
-from lorad.simulate.stored import write_bytes
 from lorad.simulate.summary import Figure, Summary
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure as Picture
-
-FORMS = (".svg", ".png", ".pdf")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
-"""Okabe and Ito's, which most colour-blind people tell apart; markers and dashes tell the same."""
-MARKERS = "osD^vPX"
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "lorad",  # the same figures give the same file
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "legend.frameon": False,
-}
-
-
-def check(path: Path) -> None:
-    """Refuses what `draw` couldn't write, before anything runs."""
-    if find_spec("matplotlib") is None:
-        message = "plot: matplotlib isn't installed; pip install 'lorad[plot]' brings it"
-        raise InvalidRequest(message, code="plot_missing", param="plot")
-    if path.suffix not in FORMS:
-        message = f"plot: {path}: the name has to end with {', '.join(FORMS)}"
-        raise InvalidRequest(message, code="plot_form", param="plot")
 
 
 def draw(summaries: Sequence[Summary], path: Path) -> None:
@@ -66,8 +37,9 @@ def lines(summaries: Sequence[Summary], path: Path) -> None:
             (right, "ttft_p99_s", "time to first token, p99, seconds"),
         ):
             for index, (name, series) in enumerate(named.items()):
-                points = sorted((places[one.sweep[key]], one.figures[metric]) for one in series)
-                _line(axes, index, name, points)
+                line(
+                    axes, index, name, sorted((places[one.sweep[key]], _spread(one.figures[metric])) for one in series)
+                )
             axes.set_title(title, loc="left", fontsize=10)
             axes.set_xlabel(label)
             if ticks:
@@ -78,7 +50,7 @@ def lines(summaries: Sequence[Summary], path: Path) -> None:
         handles, names = left.get_legend_handles_labels()
         picture.legend(handles, names, loc="outside upper center", ncols=min(len(names), 4))
 
-    _write(path, (9.6, 4.4), paint)
+    write(path, (9.6, 4.4), paint)
 
 
 def bars(summaries: Sequence[Summary], path: Path) -> None:
@@ -89,19 +61,9 @@ def bars(summaries: Sequence[Summary], path: Path) -> None:
         axes = picture.subplots()
         for place, (_, one) in enumerate(named):
             for metric, offset, colour in (("ttft_p50_s", -0.19, COLOURS[5]), ("ttft_p99_s", 0.19, COLOURS[0])):
-                figure, title = one.figures[metric], metric.split("_")[1]
-                whiskers = [[figure.median - figure.least], [figure.most - figure.median]]
-                axes.barh(
-                    place + offset,
-                    figure.median,
-                    height=0.36,
-                    color=colour,
-                    label=title if place == 0 else None,
-                    xerr=whiskers if figure.least < figure.most else None,
-                    error_kw={"ecolor": "#333333", "elinewidth": 1, "capsize": 2},
-                )
-                text = " " + BY_KEY[metric].text(figure.median)
-                axes.text(figure.most, place + offset, text, va="center", fontsize=9)
+                figure, title = _spread(one.figures[metric]), metric.split("_")[1]
+                text, label = BY_KEY[metric].text(figure.median), title if place == 0 else None
+                bar(axes, place + offset, figure, text, colour=colour, label=label)
         axes.set_yticks(range(len(named)), [name for name, _ in named])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -113,25 +75,11 @@ def bars(summaries: Sequence[Summary], path: Path) -> None:
         axes.set_xlabel("time to first token, seconds")
         picture.legend(loc="outside upper right", ncols=2)
 
-    _write(path, (7.6, 1.4 + 0.55 * len(named)), paint)
+    write(path, (7.6, 1.4 + 0.55 * len(named)), paint)
 
 
-def _line(axes: Axes, index: int, name: str, points: Sequence[tuple[float, Figure]]) -> None:
-    across = [place for place, _ in points]
-    colour = COLOURS[index % len(COLOURS)]
-    axes.plot(
-        across,
-        [figure.median for _, figure in points],
-        color=colour,
-        marker=MARKERS[index % len(MARKERS)],
-        markersize=4.5,
-        linewidth=1.8,
-        linestyle="-" if index < len(COLOURS) else "--",
-        label=name,
-    )
-    least, most = [figure.least for _, figure in points], [figure.most for _, figure in points]
-    if least != most:
-        axes.fill_between(across, least, most, color=colour, alpha=0.15, linewidth=0)
+def _spread(figure: Figure) -> Spread:
+    return Spread(figure.median, figure.least, figure.most)
 
 
 def _named(summaries: Sequence[Summary], without: str = "") -> dict[str, list[Summary]]:
@@ -162,17 +110,3 @@ def _plain_seconds(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _write(path: Path, inches: tuple[float, float], paint: Callable[[Picture], None]) -> None:
-    check(path)
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure as Picture
-
-    with rc_context(STYLE):
-        picture = Picture(figsize=inches, layout="constrained", facecolor="white")
-        paint(picture)
-        content = io.BytesIO()
-        form = path.suffix.removeprefix(".")
-        picture.savefig(content, format=form, metadata={"Date": None} if form == "svg" else None, dpi=150)
-    write_bytes(path, content.getvalue(), "plot")

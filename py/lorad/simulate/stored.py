@@ -9,6 +9,7 @@ import msgspec
 
 from lorad import __version__
 from lorad.errors import InvalidRequest
+from lorad.output import write_bytes
 from lorad.simulate.report import Numbers, Requests
 from lorad.simulate.run import Run
 from lorad.simulate.summary import Summary, summaries
@@ -81,11 +82,3 @@ def read(path: Path) -> Stored:
     if found.form != FORM:
         raise InvalidRequest(f"{path}: form {FORM} is read, this is {found.form}", code="json_form", param="json")
     return found
-
-
-def write_bytes(path: Path, content: bytes, param: str) -> None:
-    """Writes a file whole, or says why it can't."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise InvalidRequest(f"{param}: {path}: {error.strerror}", code="file_write", param=param) from None
