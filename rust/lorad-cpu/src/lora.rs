@@ -20,6 +20,8 @@ use crate::{with_number, OpError};
 pub const UNIT_TOKENS: usize = 32;
 /// What reading a weight costs beside multiplying it by one token's value.
 const READ_COST: usize = 4;
+/// Rank tiles that meet y in one pass at most.
+const TILES_MAX: usize = 4;
 /// Columns by which expand is cut: two cache lines of bf16.
 const COLUMN_STEP: usize = 64;
 
@@ -57,26 +59,31 @@ pub struct ShrinkChunk<'a> {
     pub next: &'a [u8],
 }
 
-/// A chunk of B and how it meets s and y.
-#[derive(Clone, Copy, Debug)]
-pub struct ExpandChunk<'a> {
-    /// From the first wanted column; rows are `stride` elements apart.
+/// Rank rows of B, from the first wanted column on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExpandTile<'a> {
+    /// Rows are `stride` elements apart.
     pub weights: &'a [u8],
     /// Rank rows.
     pub rows: usize,
     /// Elements between rows of B.
     pub stride: usize,
-    /// Columns wanted.
-    pub columns: usize,
-    /// Rows of s and y.
-    pub tokens: usize,
     /// `[tokens, rows]`: scale · s.
     pub coefficients: &'a [f32],
-    /// Elements between rows of `coefficients`.
-    pub coefficient_stride: usize,
+}
+
+/// Tiles of B that meet the same columns of y, and how they do.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpandChunk<'a> {
+    /// By rank: y is passed once for all of them.
+    pub tiles: &'a [ExpandTile<'a>],
+    /// Columns wanted.
+    pub columns: usize,
+    /// Rows of the coefficients and of y.
+    pub tokens: usize,
     /// Elements between rows of y.
     pub y_stride: usize,
-    /// What comes after `weights`, to be fetched meanwhile; may be empty.
+    /// What comes after the last tile's weights, to be fetched meanwhile; may be empty.
     pub next: &'a [u8],
 }
 
@@ -93,7 +100,7 @@ pub fn shrink_scalar<N: crate::number::Number>(chunk: &ShrinkChunk<'_>, x: &[f32
     }
 }
 
-/// `y[t, c] += Σ_j coefficients[t, j] · weights[j, c]`; y's row t begins at `y_begin + t · y_stride`.
+/// `y[t, c] += Σ_j coefficients[t, j] · weights[j, c]`, j over all tiles; y's row t begins at `y_begin + t · y_stride`.
 ///
 /// # Safety
 /// Nobody else may use these columns of y's rows meanwhile.
@@ -105,11 +112,13 @@ pub unsafe fn expand_scalar<N: crate::number::Number>(
     for t in 0..chunk.tokens {
         // SAFETY: the caller's promise.
         let y = unsafe { y.part(y_begin + t * chunk.y_stride, chunk.columns) };
-        for j in 0..chunk.rows {
-            let coefficient = chunk.coefficients[t * chunk.coefficient_stride + j];
-            let row = &chunk.weights[j * chunk.stride * N::SIZE..];
-            for (c, y) in y.iter_mut().enumerate() {
-                *y += coefficient * N::get(row, c);
+        for tile in chunk.tiles {
+            for j in 0..tile.rows {
+                let coefficient = tile.coefficients[t * tile.rows + j];
+                let row = &tile.weights[j * tile.stride * N::SIZE..];
+                for (c, y) in y.iter_mut().enumerate() {
+                    *y += coefficient * N::get(row, c);
+                }
             }
         }
     }
@@ -264,19 +273,21 @@ pub fn lora(
         });
         cpu.pool.run_balanced(&scratch.costs[1], &|tasks| {
             let mut pieces = expands[tasks].iter().flat_map(|task| task.b_chunks(&units)).peekable();
+            let mut alike = Vec::with_capacity(TILES_MAX);
             while let Some((unit, chunk, columns)) = pieces.next() {
+                alike.clear();
+                alike.push(chunk);
+                // Several tokens' y is passed once for all tiles; one token's stays in the first cache anyway, and its
+                // tiles are read one after the other.
+                while alike.len() < TILES_MAX && unit.tokens.len() > 1 {
+                    let same = |(other, _, theirs): &(&Unit<'_>, &Chunk, Range<usize>)| {
+                        std::ptr::eq(*other, unit) && *theirs == columns
+                    };
+                    let Some((_, chunk, _)) = pieces.next_if(same) else { break };
+                    alike.push(chunk);
+                }
                 let next = pieces.peek().map_or(&[][..], |(unit, chunk, _)| weights(arena, unit.slot, chunk));
-                expand(
-                    cpu.level,
-                    weights(arena, unit.slot, chunk),
-                    next,
-                    unit,
-                    chunk,
-                    columns,
-                    &s,
-                    &y,
-                    y_width,
-                );
+                expand(cpu.level, arena, next, unit, &alike, columns, &s, &y, y_width);
             }
         });
     });
@@ -357,31 +368,41 @@ fn shrink(
 
 fn expand(
     level: Level,
-    weights: &[u8],
+    arena: &Arena<'_>,
     next: &[u8],
     unit: &Unit<'_>,
-    chunk: &Chunk,
+    chunks: &[&Chunk],
     columns: Range<usize>,
     s: &Parts<'_, f32>,
     y: &Parts<'_, f32>,
     y_width: usize,
 ) {
-    let (rows, tokens, scale) = (chunk.rows as usize, unit.tokens.len(), unit.span.shape.scale);
+    let (tokens, scale) = (unit.tokens.len(), unit.span.shape.scale);
     let element = unit.slot.layout().element();
-    // SAFETY: shrink has ended; nobody writes s in this phase.
-    let s = unsafe { s.read(unit.s_begin + chunk.rank_begin as usize * tokens, rows * tokens) };
-    let mut coefficients = [0f32; UNIT_TOKENS * TILE_ROWS];
-    for (coefficient, s) in coefficients.iter_mut().zip(s) {
-        *coefficient = scale * s;
+    let mut coefficients = [0f32; TILES_MAX * UNIT_TOKENS * TILE_ROWS];
+    let mut tiles = [ExpandTile::default(); TILES_MAX];
+    let mut room = &mut coefficients[..];
+    for (tile, chunk) in tiles.iter_mut().zip(chunks) {
+        let rows = chunk.rows as usize;
+        // SAFETY: shrink has ended; nobody writes s in this phase.
+        let s = unsafe { s.read(unit.s_begin + chunk.rank_begin as usize * tokens, rows * tokens) };
+        let (scaled, rest) = room.split_at_mut(rows * tokens);
+        room = rest;
+        for (coefficient, s) in scaled.iter_mut().zip(s) {
+            *coefficient = scale * s;
+        }
+        let skipped = (columns.start - chunk.begin as usize) * element.bytes();
+        *tile = ExpandTile {
+            weights: &weights(arena, unit.slot, chunk)[skipped..],
+            rows,
+            stride: chunk.len as usize,
+            coefficients: scaled,
+        };
     }
     let piece = ExpandChunk {
-        weights: &weights[(columns.start - chunk.begin as usize) * element.bytes()..],
-        rows,
-        stride: chunk.len as usize,
+        tiles: &tiles[..chunks.len()],
         columns: columns.len(),
         tokens,
-        coefficients: &coefficients,
-        coefficient_stride: rows,
         y_stride: y_width,
         next,
     };

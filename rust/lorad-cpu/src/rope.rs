@@ -88,7 +88,7 @@ pub fn rope_write(
                     let weight = if index < heads { norms.q } else { norms.k };
                     rms_norm_row(cpu.level, head, weight, norms.eps);
                 }
-                rotate(head, cos, sin);
+                rotate(cpu.level, head, cos, sin);
             }
             let (page, slot) = targets[token];
             for head in 0..kv_heads {
@@ -121,7 +121,17 @@ pub fn rope_write(
 }
 
 /// `[a, b] -> [a cos − b sin, b cos + a sin]` for the halves of a head.
-fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+fn rotate(level: Level, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    match level {
+        Level::Portable => rotate_scalar(head, cos, sin),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2(avx2) | Level::Avx512(avx2, _) => avx2.rotate(head, cos, sin),
+    }
+}
+
+/// See [`rotate`].
+#[inline(always)]
+pub(crate) fn rotate_scalar(head: &mut [f32], cos: &[f32], sin: &[f32]) {
     let (low, high) = head.split_at_mut(cos.len());
     for (((a, b), cos), sin) in low.iter_mut().zip(high).zip(cos).zip(sin) {
         (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);

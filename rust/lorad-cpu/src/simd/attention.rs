@@ -169,22 +169,29 @@ unsafe fn dot<L: Lanes, N: Wide, const Q: usize, const V: usize>(
 ) -> usize {
     // SAFETY: the asserts of `blocks`.
     unsafe {
-        let mut acc = [[L::splat(0.0); V]; Q];
-        for d in 0..head_dim {
-            let mut w = [L::splat(0.0); V];
-            for (v, w) in w.iter_mut().enumerate() {
-                *w = L::widen::<N>(k.add((d * page_tokens + v * L::COUNT) * N::SIZE));
-            }
-            for (i, acc) in acc.iter_mut().enumerate() {
-                let q = L::splat(*q.add(i * head_dim + d));
-                for v in 0..V {
-                    acc[v] = L::fma(q, w[v], acc[v]);
+        // AVX-512's registers hold two sums of each score, of even and of odd elements: with few queries one sum alone
+        // waits for itself.
+        let sums = if L::COUNT == 16 { 2 } else { 1 };
+        let mut acc = [[[L::splat(0.0); V]; Q]; 2];
+        for d in (0..head_dim).step_by(sums) {
+            for (half, acc) in acc.iter_mut().enumerate().take(sums) {
+                let d = d + half;
+                let mut w = [L::splat(0.0); V];
+                for (v, w) in w.iter_mut().enumerate() {
+                    *w = L::widen::<N>(k.add((d * page_tokens + v * L::COUNT) * N::SIZE));
+                }
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    let q = L::splat(*q.add(i * head_dim + d));
+                    for v in 0..V {
+                        acc[v] = L::fma(q, w[v], acc[v]);
+                    }
                 }
             }
         }
-        for (i, acc) in acc.iter().enumerate() {
-            for (v, acc) in acc.iter().enumerate() {
-                L::store(to.add(i * block + v * L::COUNT), *acc);
+        for (i, (even, odd)) in acc[0].iter().zip(&acc[1]).enumerate() {
+            for (v, (even, odd)) in even.iter().zip(odd).enumerate() {
+                let score = if sums == 2 { L::add(*even, *odd) } else { *even };
+                L::store(to.add(i * block + v * L::COUNT), score);
             }
         }
     }

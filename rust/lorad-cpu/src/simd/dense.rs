@@ -6,6 +6,7 @@ use super::lanes::{exp, Eight, Lanes, Sixteen};
 use super::wide::{max, sum, Wide};
 use super::{Avx2, Avx512};
 use crate::activation::{gate_scalar, Gate, GELU_CUBE, GELU_SLOPE};
+use crate::rope::rotate_scalar;
 
 impl Avx2 {
     /// See [`crate::norm::sum_of_squares_scalar`].
@@ -30,6 +31,12 @@ impl Avx2 {
     pub fn add(self, to: &mut [f32], from: &[f32]) {
         // SAFETY: `self` proves the features.
         unsafe { add(to, from) }
+    }
+
+    /// See [`crate::rope::rotate_scalar`].
+    pub fn rotate(self, head: &mut [f32], cos: &[f32], sin: &[f32]) {
+        // SAFETY: `self` proves the features.
+        unsafe { rotate(head, cos, sin) }
     }
 
     /// Widens `out.len()` elements.
@@ -125,6 +132,11 @@ unsafe fn scale_in_place(x: &mut [f32], weight: &[f32], factor: f32) {
     for (x, weight) in x.iter_mut().zip(weight) {
         *x = *x * factor * weight;
     }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    rotate_scalar(head, cos, sin);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

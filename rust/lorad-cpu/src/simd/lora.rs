@@ -10,7 +10,7 @@ use lorad_blocks::layout::TILE_ROWS;
 use super::lanes::{sum, Eight, Lanes, Sixteen};
 use super::wide::{sum4, Wide};
 use super::{Avx2, Avx512};
-use crate::lora::{ExpandChunk, ShrinkChunk};
+use crate::lora::{ExpandChunk, ExpandTile, ShrinkChunk};
 use crate::shared::Parts;
 
 /// Both widths' entries.
@@ -43,10 +43,13 @@ macro_rules! entries {
                     // SAFETY: the caller's.
                     unsafe { expand::<$lanes, N>(chunk, y) }
                 }
-                let ExpandChunk { rows, stride, columns, tokens, y_stride, .. } = *chunk;
-                assert!(rows > 0 && tokens > 0 && columns <= stride);
-                assert!(chunk.weights.len() >= ((rows - 1) * stride + columns) * N::SIZE);
-                assert!(chunk.coefficients.len() >= (tokens - 1) * chunk.coefficient_stride + rows);
+                let ExpandChunk { columns, tokens, y_stride, .. } = *chunk;
+                assert!(tokens > 0);
+                for ExpandTile { weights, rows, stride, coefficients } in chunk.tiles {
+                    assert!(*rows > 0 && columns <= *stride);
+                    assert!(weights.len() >= ((rows - 1) * stride + columns) * N::SIZE);
+                    assert!(coefficients.len() >= tokens * rows);
+                }
                 let y = y.pointer(y_begin, (tokens - 1) * y_stride + columns);
                 // SAFETY: `self` proves the features, the asserts keep every access in bounds, the caller owns the columns.
                 unsafe { run::<N>(chunk, y) }
@@ -166,33 +169,32 @@ unsafe fn ahead<L: Lanes, N: Wide>(next: &[u8], column: usize) {
 
 #[inline(always)]
 unsafe fn expand<L: Lanes, N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
-    let ExpandChunk { tokens, y_stride, coefficient_stride, .. } = *chunk;
+    let ExpandChunk { tokens, y_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
         let mut t = 0;
         // Token by token, so that the rows of y stay in the first cache while their columns are passed.
         while t < tokens {
-            let (c, y) = (chunk.coefficients.as_ptr().add(t * coefficient_stride), y.add(t * y_stride));
+            let y = y.add(t * y_stride);
             t += match tokens - t {
-                6.. if L::COUNT == 16 => expand_rows::<L, N, 6, 4>(chunk, c, y),
-                6.. => expand_rows::<L, N, 6, 2>(chunk, c, y),
-                4.. => expand_rows::<L, N, 4, 2>(chunk, c, y),
-                2.. => expand_rows::<L, N, 2, 2>(chunk, c, y),
-                _ => expand_rows::<L, N, 1, 4>(chunk, c, y),
+                8.. if L::COUNT == 16 => expand_rows::<L, N, 8, 2>(chunk, t, y),
+                6.. => expand_rows::<L, N, 6, 2>(chunk, t, y),
+                4.. => expand_rows::<L, N, 4, 2>(chunk, t, y),
+                2.. => expand_rows::<L, N, 2, 2>(chunk, t, y),
+                _ => expand_rows::<L, N, 1, 4>(chunk, t, y),
             };
         }
     }
 }
 
-/// All columns of T tokens, V vectors at a time; returns T.
+/// All columns of T tokens from `token` on, V vectors at a time; returns T.
 #[inline(always)]
 unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
     chunk: &ExpandChunk<'_>,
-    c: *const f32,
+    token: usize,
     y: *mut f32,
 ) -> usize {
-    let ExpandChunk { rows, stride, columns, y_stride, coefficient_stride, .. } = *chunk;
-    let b = chunk.weights.as_ptr();
+    let ExpandChunk { columns, y_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
         let mut at = 0;
@@ -202,20 +204,21 @@ unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
                     ahead::<L, N>(chunk.next, at + v * L::COUNT);
                 }
             }
-            expand_tile::<L, N, T, V>(b.add(at * N::SIZE), chunk, c, y.add(at));
+            expand_tile::<L, N, T, V>(chunk, token, at, y.add(at));
             at += V * L::COUNT;
         }
         while at + L::COUNT <= columns {
-            expand_tile::<L, N, T, 1>(b.add(at * N::SIZE), chunk, c, y.add(at));
+            expand_tile::<L, N, T, 1>(chunk, token, at, y.add(at));
             at += L::COUNT;
         }
         for at in at..columns {
             for t in 0..T {
                 let y = y.add(t * y_stride + at);
-                for j in 0..rows {
-                    let weight = b.add((j * stride + at) * N::SIZE);
-                    let weight = N::get(std::slice::from_raw_parts(weight, N::SIZE), 0);
-                    *y = (*c.add(t * coefficient_stride + j)).mul_add(weight, *y);
+                for tile in chunk.tiles {
+                    for j in 0..tile.rows {
+                        let coefficient = tile.coefficients[(token + t) * tile.rows + j];
+                        *y = coefficient.mul_add(N::get(tile.weights, j * tile.stride + at), *y);
+                    }
                 }
             }
         }
@@ -223,15 +226,15 @@ unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
     T
 }
 
-/// T tokens by V vectors of columns.
+/// T tokens by V vectors of columns from `at` on.
 #[inline(always)]
 unsafe fn expand_tile<L: Lanes, N: Wide, const T: usize, const V: usize>(
-    b: *const u8,
     chunk: &ExpandChunk<'_>,
-    c: *const f32,
+    token: usize,
+    at: usize,
     y: *mut f32,
 ) {
-    let ExpandChunk { rows, stride, y_stride, coefficient_stride, .. } = *chunk;
+    let y_stride = chunk.y_stride;
     // SAFETY: the wrapper's asserts.
     unsafe {
         let mut acc = [[L::splat(0.0); V]; T];
@@ -240,15 +243,18 @@ unsafe fn expand_tile<L: Lanes, N: Wide, const T: usize, const V: usize>(
                 *acc = L::load(y.add(t * y_stride + v * L::COUNT));
             }
         }
-        for j in 0..rows {
-            let mut w = [L::splat(0.0); V];
-            for (v, w) in w.iter_mut().enumerate() {
-                *w = L::widen::<N>(b.add((j * stride + v * L::COUNT) * N::SIZE));
-            }
-            for (t, acc) in acc.iter_mut().enumerate() {
-                let coefficient = L::splat(*c.add(t * coefficient_stride + j));
-                for v in 0..V {
-                    acc[v] = L::fma(coefficient, w[v], acc[v]);
+        for ExpandTile { weights, rows, stride, coefficients } in chunk.tiles {
+            let (b, c) = (weights.as_ptr().add(at * N::SIZE), coefficients.as_ptr().add(token * rows));
+            for j in 0..*rows {
+                let mut w = [L::splat(0.0); V];
+                for (v, w) in w.iter_mut().enumerate() {
+                    *w = L::widen::<N>(b.add((j * stride + v * L::COUNT) * N::SIZE));
+                }
+                for (t, acc) in acc.iter_mut().enumerate() {
+                    let coefficient = L::splat(*c.add(t * rows + j));
+                    for v in 0..V {
+                        acc[v] = L::fma(coefficient, w[v], acc[v]);
+                    }
                 }
             }
         }
