@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -314,3 +316,20 @@ def test_seeded_sampling_depends_on_the_request_alone(base: Path, adapters: dict
         finish(engine)
         drawn.append(request.tokens)
     assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_quantised_base_alone_needs_no_torch(base: Path, tmp_path: Path) -> None:
+    """Importing it is most of a start's time."""
+    path = make_tiny_gguf(base, tmp_path / "q.gguf", "Q8_0")
+    script = f"""
+import sys
+from lorad import Engine
+engine = Engine({str(path)!r})
+request = engine.add([5, 6, 7], max_tokens=3, stop_token_ids=())
+while engine.core.has_work():
+    engine.step()
+assert len(request.tokens) == 3
+assert "torch" not in sys.modules, "torch was imported"
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

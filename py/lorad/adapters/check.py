@@ -7,13 +7,12 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import torch
-
-from lorad.adapters.checked import ELEMENTS, CheckedAdapter, ModuleLora
+from lorad.adapters.checked import CheckedAdapter, ModuleLora, element_of
 from lorad.adapters.keys import explain, module_path, parse_key, vocabulary_rows
 from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import reject
+from lorad.lazy import torch
 from lorad.models.config import ModelConfig, Module
 from lorad.models.safetensors_file import FLOATS, Entry
 
@@ -68,7 +67,7 @@ def check_adapter(
     )
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
         raise reject("adapter_no_effect", "it has no effect: A, B or the scale is zero in every module")
-    element = ELEMENTS[widest]
+    element = element_of(widest)
     return CheckedAdapter(name, _generation(base_digest, element, modules), element, modules)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.reject import reject
+from lorad.lazy import torch
 
 
 class AdapterImage(NamedTuple):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from lorad.adapters.reject import reject
+from lorad.lazy import torch
 from lorad.models.safetensors_file import Entry, read_header, view
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

@@ -17,12 +17,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from lorad.models.forms import F32, Linear
 from lorad.models.linear import make_embedding, make_linear
 from lorad.models.operators import Operators
-from lorad.models.rope import RopeScaling
+from lorad.models.rope import RopeScaling, rope_frequencies
 from lorad.models.weights import Weights
 from lorad.worker.ops import HeadNorms, Ops, StepArrays
 
@@ -71,7 +70,7 @@ class Decoder:
             return make_linear(parts, biases, operators, dequantize=dequantize)
 
         def norm(name: str) -> F32:
-            return (weights.tensor(name).dequantize() + config.norm_offset).contiguous().numpy()
+            return weights.tensor(name).values() + np.float32(config.norm_offset)
 
         def norm_if(name: str) -> F32 | None:
             return norm(name) if name in shapes else None
@@ -182,14 +181,7 @@ DOWN = (6,)
 
 
 def rope_tables(head_dim: int, positions: int, theta: float, scaling: RopeScaling | None) -> tuple[F32, F32]:
-    """cos and sin, f32 [positions, head_dim / 2], by Su et al. 2021 (arXiv:2104.09864), with scaling if there is any.
-
-    The frequencies are computed as transformers does (f32), so that long positions agree with it.
-    """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    frequencies = 1.0 / (theta**exponents)
-    if scaling is not None:
-        frequencies = scaling.apply(frequencies)
-    angles = torch.outer(torch.arange(positions).float(), frequencies)
-    assert angles.shape == (positions, head_dim // 2)
-    return angles.cos().numpy(), angles.sin().numpy()
+    """cos and sin, f32 [positions, head_dim / 2], by Su et al. 2021 (arXiv:2104.09864)."""
+    angles = np.outer(np.arange(positions, dtype=np.float32), rope_frequencies(head_dim, theta, scaling))
+    assert angles.shape == (positions, head_dim // 2) and angles.dtype == np.float32
+    return np.cos(angles), np.sin(angles)

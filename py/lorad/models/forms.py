@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lorad import _core
+from lorad.adapters.checked import element_of
+from lorad.lazy import torch
 
 F32 = NDArray[np.float32]
-ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class Linear(Protocol):
@@ -29,7 +29,7 @@ class Own:
     def __init__(self, weight: torch.Tensor) -> None:
         """`weight`: f32, f16 or bf16 [out, in]."""
         data = weight.contiguous().view(torch.uint8).numpy().reshape(-1)
-        self.matrix = _core.DenseMatrix(ELEMENTS[weight.dtype], data, *weight.shape)
+        self.matrix = _core.DenseMatrix(element_of(weight.dtype), data, *weight.shape)
         self.bytes = self.matrix.bytes
 
     def __call__(self, y: F32, x: F32) -> None:

@@ -8,11 +8,12 @@ from itertools import groupby
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lorad import _core
-from lorad.models.forms import ELEMENTS, F32, FORMS, QUANT_FORMS, Linear, Own
+from lorad.adapters.checked import element_of
+from lorad.lazy import torch
+from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Own
 from lorad.models.operators import OWN, ROWS, Choice, Operators
 from lorad.models.weights import RawTensor
 
@@ -140,11 +141,11 @@ def make_linear(
         linear = _quantised(run, operators) if kind else _chosen(_floats(run), operators)
         made.append((linear, sum(part.rows for part in run)))
     product = made[0][0] if len(made) == 1 else Stacked(made)
-    return Biased(product, torch.cat([bias.dequantize() for bias in biases]).numpy()) if biases else product
+    return Biased(product, np.concatenate([bias.values() for bias in biases])) if biases else product
 
 
 def _chosen(weight: torch.Tensor, operators: Operators) -> Linear:
-    return Chosen(weight, operators.choose(ELEMENTS[weight.dtype], *weight.shape))
+    return Chosen(weight, operators.choose(element_of(weight.dtype), *weight.shape))
 
 
 def _quantised(parts: Sequence[RawTensor], operators: Operators) -> Linear:
@@ -158,7 +159,7 @@ def make_embedding(table: RawTensor, operators: Operators, *, dequantize: bool, 
         choice = operators.choose(table.kind, table.rows, table.cols) if is_head else OWN
         return QuantisedEmbedding(_quant_matrix([table]), choice)
     floats = _floats([table])
-    choice = operators.choose(ELEMENTS[floats.dtype], *floats.shape) if is_head else OWN
+    choice = operators.choose(element_of(floats.dtype), *floats.shape) if is_head else OWN
     return DenseEmbedding(floats, choice)
 
 

@@ -13,14 +13,15 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from lorad import __version__, _core
+from lorad.lazy import torch
 from lorad.models.files import data_folder
 from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Tiles, has_tiles, torch_has_bf16
 
@@ -101,20 +102,20 @@ def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
 
 def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
     """µs of each operator for each of ROWS, medians; the operators take turns."""
-    random = torch.Generator().manual_seed(0)
-    sides = _quantised(element, rows, cols) if element in _core.QUANT_KINDS else _floats(element, rows, cols, random)
+    sides = (_quantised if element in _core.QUANT_KINDS else _floats)(element, rows, cols)
+    random = np.random.default_rng(0)
     found: dict[str, list[float]] = {name: [] for name in sides}
     for n in ROWS:
-        x: F32 = torch.randn((n, cols), generator=random).numpy()
+        x: F32 = random.standard_normal((n, cols), dtype=np.float32)
         y: F32 = np.empty((n, rows), dtype=np.float32)
         for name, times in _turns(sides, x, y).items():
             found[name].append(round(sorted(times)[len(times) // 2] * 1e6, 1))
     return found
 
 
-def _floats(element: str, rows: int, cols: int, random: torch.Generator) -> dict[str, list[Linear]]:
+def _floats(element: str, rows: int, cols: int) -> dict[str, list[Linear]]:
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[element]
-    weight = torch.randn((rows, cols), generator=random).to(kind)
+    weight = torch.randn((rows, cols), generator=torch.Generator().manual_seed(0)).to(kind)
     copies = max(2, -(-COLD_BYTES // (weight.numel() * weight.element_size())))
     return {name: [FORMS[name](weight.clone()) for _ in range(copies)] for name in candidates(element)}
 
@@ -154,7 +155,7 @@ def machine_name() -> str:
     has = " ".join(sorted(name for name, present in features.items() if present is True))
     return (
         f"{cpu_model()}; {has}; level {features['level']}; {_core.threads()} threads; "
-        f"torch {torch.__version__}; lorad {__version__}"
+        f"torch {version('torch')}; lorad {__version__}"
     )
 
 

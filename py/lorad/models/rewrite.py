@@ -8,9 +8,9 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import torch
 
 from lorad.errors import LoradError
+from lorad.lazy import torch
 from lorad.models.weights import Weights
 
 WRITABLE = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
+
+F32 = NDArray[np.float32]
 
 
 class RopeScaling(Protocol):
     """Changes the inverse frequencies of rotary embedding."""
 
-    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+    def apply(self, frequencies: F32) -> F32:
         """`frequencies` f32 [head_dim / 2] as theta gives them; returns those to use."""
 
 
@@ -25,7 +28,7 @@ class LinearRope:
 
     factor: float
 
-    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+    def apply(self, frequencies: F32) -> F32:
         return frequencies / self.factor
 
 
@@ -38,18 +41,18 @@ class Llama3Rope:
     high_freq_factor: float
     original_context: int
 
-    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
+    def apply(self, frequencies: F32) -> F32:
         # The same operations in the same order as transformers, so that the tables are equal bit for bit.
         low_wavelength = self.original_context / self.low_freq_factor
         high_wavelength = self.original_context / self.high_freq_factor
         wavelength = 2 * math.pi / frequencies
-        scaled = torch.where(wavelength > low_wavelength, frequencies / self.factor, frequencies)
+        scaled = np.where(wavelength > low_wavelength, frequencies / self.factor, frequencies)
         smooth = (self.original_context / wavelength - self.low_freq_factor) / (
             self.high_freq_factor - self.low_freq_factor
         )
         blended = (1 - smooth) * scaled / self.factor + smooth * scaled
         between = ~(wavelength < high_wavelength) & ~(wavelength > low_wavelength)
-        return torch.where(between, blended, scaled)
+        return np.where(between, blended, scaled)
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,20 @@ class FactorRope:
 
     factors: tuple[float, ...]
 
-    def apply(self, frequencies: torch.Tensor) -> torch.Tensor:
-        return frequencies / torch.tensor(self.factors, dtype=torch.float32)
+    def apply(self, frequencies: F32) -> F32:
+        factors: F32 = np.array(self.factors, dtype=np.float32)
+        return frequencies / factors
+
+
+def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> F32:
+    """Inverse frequencies of the pairs of a head, f32 [head_dim / 2], scaled if there is a scaling.
+
+    Rounded to f32 where transformers rounds them, so that long positions agree with it; the power is made in f64, as
+    numpy's in f32 is a last bit off more often than torch's.
+    """
+    exponents = np.arange(0, head_dim, 2).astype(np.float32) / np.float32(head_dim)
+    frequencies: F32 = np.float32(1.0) / np.power(theta, exponents.astype(np.float64)).astype(np.float32)
+    return frequencies if scaling is None else scaling.apply(frequencies)
 
 
 def rope_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:

@@ -10,8 +10,9 @@ import os
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+from lorad.lazy import torch
 
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
@@ -19,8 +20,9 @@ ITEM_BYTES = {
     "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
-FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""The number types that lorad computes with."""
+
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""The number types of floats that lorad computes with, by torch's names."""
 
 HEADER_BYTES_MAX = 100_000_000
 """The format's own limit."""
@@ -75,7 +77,7 @@ def view(data: NDArray[np.uint8], entry: Entry) -> torch.Tensor:
     raw = data[entry.begin : entry.end]
     if raw.ctypes.data % ITEM_BYTES[entry.dtype]:
         raw = raw.copy()
-    return torch.from_numpy(raw).view(FLOATS[entry.dtype]).reshape(entry.shape)
+    return torch.from_numpy(raw).view(getattr(torch, FLOATS[entry.dtype])).reshape(entry.shape)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

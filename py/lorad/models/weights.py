@@ -15,14 +15,12 @@ from typing import NamedTuple, Protocol
 
 import gguf
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
+from lorad.lazy import torch
 from lorad.models.config import ModelConfig
-
-DENSE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Number types that torch has too."""
+from lorad.models.safetensors_file import FLOATS
 
 
 @dataclass(frozen=True)
@@ -49,22 +47,26 @@ class RawTensor:
     @property
     def is_dense(self) -> bool:
         """Whether torch has this number type."""
-        return self.kind in DENSE
+        return self.kind in FLOATS
 
     def dense(self) -> torch.Tensor:
         """The tensor in its own dense number type, without a copy where the rows lie together."""
-        return torch.from_numpy(np.ascontiguousarray(self.raw).reshape(-1)).view(DENSE[self.kind]).reshape(self.shape)
+        flat = torch.from_numpy(np.ascontiguousarray(self.raw).reshape(-1))
+        return flat.view(getattr(torch, FLOATS[self.kind])).reshape(self.shape)
 
     def dequantize(self) -> torch.Tensor:
         """The exact values as f32, `shape`. A copy unless they are f32 already."""
-        if self.is_dense:
-            return self.dense().to(torch.float32)
+        return self.dense().to(torch.float32) if self.is_dense else torch.from_numpy(self.values())
+
+    def values(self) -> NDArray[np.float32]:
+        """The same, a copy, without torch."""
         kind = gguf.GGMLQuantizationType[self.kind]
         try:
             values = gguf.dequantize(np.asarray(self.raw), kind)
         except NotImplementedError:
             raise ModelRejected(f"tensors of type {self.kind} can't be read", code="model_tensor_type") from None
-        return torch.from_numpy(values.reshape(self.shape))
+        # gguf-py gives a view where nothing is to be done
+        return np.array(values, dtype=np.float32).reshape(self.shape)
 
 
 class Place(NamedTuple):

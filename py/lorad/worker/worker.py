@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lorad import _core
@@ -14,6 +13,7 @@ from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
 from lorad.errors import InvalidRequest
+from lorad.lazy import set_torch_threads
 from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.weights import Weights
@@ -58,7 +58,7 @@ class Worker:
     ) -> None:
         model = weights.config
         threads = thread_count(config.threads)
-        torch.set_num_threads(threads)
+        set_torch_threads(threads)
         _core.set_threads(threads)
         self.dtype = kv_element(config.dtype)
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
