@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from layout import adapter_name
-from prompts import NEW_TOKENS, prompt
+from prompts import NEW_TOKENS, PREFILL_TOKENS, PROMPT_TOKENS, prompt
 
 BASE = "base"
 NEAR_LOGITS = 1.0
@@ -27,24 +27,49 @@ class Case:
     figure: str
     streams: int
     adapters: int
+    registered: int
+    """Adapters that the sides know; cases with the same number share the processes."""
     ttft: bool = False
+    prompt_tokens: int = PROMPT_TOKENS
+    new_tokens: int = NEW_TOKENS
+    sides: tuple[str, ...] = ("lorad", "vllm", "llama", "peft")
 
     @property
     def title(self) -> str:
         """Name in tables."""
-        on = f"{self.adapters} adapters" if self.adapters else "base"
-        return f"{self.figure}: {self.streams} × {on}"
+        on = f"{self.adapters} adapter{'s' * (self.adapters > 1)}" if self.adapters else "base"
+        prefill = f", prefill of {self.prompt_tokens}" if self.new_tokens == 1 else ""
+        return f"{self.figure}: {self.streams} × {on}{prefill}"
+
+    @property
+    def tokens(self) -> int:
+        """That one figure's streams count: those that come out, or of a prefill those that go in."""
+        return self.prompt_tokens if self.new_tokens == 1 else self.new_tokens
+
+    @property
+    def base(self) -> Case:
+        """The same on the base, for what an adapter costs."""
+        return replace(self, adapters=0)
 
     def adapter_of(self, stream: int) -> int | None:
         """Adapter of one stream, None for the base."""
         return stream % self.adapters if self.adapters else None
 
 
+OWN = ("lorad",)
+PREFILL = ("lorad", "vllm", "llama")
 CASES = (
-    Case("C1", 32, 32),
-    Case("C2", 8, 8, ttft=True),
-    Case("C4", 1, 0),
-    Case("C4", 32, 0),
+    Case("C1", 32, 32, 32),
+    Case("C3", 32, 0, 32, sides=OWN),
+    Case("C3", 32, 1, 32, sides=OWN),
+    Case("C3", 32, 32, 32, sides=OWN),
+    Case("C3", 8, 0, 32, sides=OWN),
+    Case("C3", 8, 8, 32, sides=OWN),
+    Case("C2", 8, 8, 8, ttft=True),
+    Case("C5", 1, 0, 1, prompt_tokens=PREFILL_TOKENS, new_tokens=1, sides=PREFILL),
+    Case("C5", 1, 1, 1, prompt_tokens=PREFILL_TOKENS, new_tokens=1, sides=PREFILL),
+    Case("C4", 1, 0, 0),
+    Case("C4", 32, 0, 0),
 )
 
 
@@ -64,14 +89,16 @@ class Burst:
 
     wall_s: float
     answers: list[Answer]
+    tokens: int
+    """All that count: see `Case.tokens`."""
     faults: list[str] = field(default_factory=list)
     other_work: float = 0.0
     """Share of all cores' time that neither this side nor the load took."""
 
     @property
-    def output_tok_s(self) -> float:
-        """Output tokens per second, end to end."""
-        return sum(a.tokens for a in self.answers) / self.wall_s
+    def tok_s(self) -> float:
+        """Tokens per second, end to end: of output, or of a prefill's prompts."""
+        return self.tokens / self.wall_s
 
     def ttft_s(self, percentile: float) -> float:
         """Nearest-rank percentile of the time to first token."""
@@ -82,15 +109,28 @@ class Burst:
 
 def prompts_of(case: Case, variant: int) -> list[list[int]]:
     """Prompts of all streams of one burst."""
-    return [prompt(variant, stream) for stream in range(case.streams)]
+    return [prompt(variant, stream, case.prompt_tokens) for stream in range(case.streams)]
+
+
+def prefill_reference(path: Path) -> Path:
+    """The reference for longer prompts, beside the other."""
+    return path.with_name(f"reference-{PREFILL_TOKENS}.json")
+
+
+def reference_key(kind: str, variant: int, stream: int, tokens: int) -> str:
+    """Where the reference has a prompt's first tokens."""
+    return f"{kind}/{variant}/{stream}" + ("" if tokens == PROMPT_TOKENS else f"/{tokens}")
 
 
 class Reference:
     """How far below its best logit float32 transformers + PEFT sees each first token (see `prepare.py`)."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the file that the installer made."""
-        self.below: dict[str, dict[str, float]] = json.loads(path.read_text())
+        """Reads the files that the installer made."""
+        self.below: dict[str, dict[str, float]] = {}
+        for file in (path, prefill_reference(path)):
+            if file.exists():
+                self.below |= json.loads(file.read_text())
 
     def distance(self, case: Case, variant: int, stream: int, text: str) -> float:
         """Logits between the best first token and the likeliest one that this answer may begin with.
@@ -98,7 +138,7 @@ class Reference:
         Infinite if that is more than `FAR_LOGITS`. A token that is no whole text may be any that begins.
         """
         kind = BASE if case.adapter_of(stream) is None else "lora"
-        below = self.below[f"{kind}/{variant}/{stream}"]
+        below = self.below[reference_key(kind, variant, stream, case.prompt_tokens)]
         may = [far for first, far in below.items() if text.startswith(first) or "\ufffd" in first]
         return min(may, default=float("inf"))
 
@@ -111,8 +151,8 @@ def find_faults(case: Case, variant: int, burst: Burst, reference: Reference) ->
         who = f"stream {stream} ({BASE if index is None else adapter_name(index)})"
         if answer.error:
             faults.append(f"{who}: {answer.error}")
-        elif answer.tokens != NEW_TOKENS:
-            faults.append(f"{who}: {answer.tokens} tokens instead of {NEW_TOKENS}")
+        elif answer.tokens != case.new_tokens:
+            faults.append(f"{who}: {answer.tokens} tokens instead of {case.new_tokens}")
         elif answer.first_s is None:
             faults.append(f"{who}: no token was seen arriving")
         else:

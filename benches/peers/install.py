@@ -219,6 +219,7 @@ def main() -> None:
         stamped(root, "base-hf", pins.SMOLLM2, lambda: prepare(layout, "prepare.py", "base"))
         stamped(root, "adapters", made, lambda: prepare(layout, "prepare.py", "adapters"))
         stamped(root, "reference", made, lambda: prepare(layout, "prepare.py", "reference"))
+        stamped(root, "prefill-reference", made, lambda: prepare(layout, "prepare.py", "prefill-reference"))
         stamped(root, "adapters-gguf", made, lambda: prepare(layout, "convert.py"))
     say("done")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cases import Answer
 from layout import LLAMA_CPP
-from prompts import NEW_TOKENS, PROMPT_TOKENS
+from prompts import NEW_TOKENS, PREFILL_TOKENS, PROMPT_TOKENS
 from serving import HOST, HttpSide
 
 
@@ -21,7 +21,7 @@ class LlamaCpp(HttpSide):
     def command(self, adapters: int, streams_max: int) -> list[str]:
         """`llama-server` with all adapters loaded and none applied."""
         slots = self.slots or streams_max
-        room = PROMPT_TOKENS + 2 * NEW_TOKENS
+        room = PREFILL_TOKENS + NEW_TOKENS if streams_max == 1 else PROMPT_TOKENS + 2 * NEW_TOKENS
         words = [str(self.layout.llama_tool("llama-server")), "-m", str(self.layout.gguf)]
         words += ["--host", HOST, "--port", str(self.port), "-t", str(self.threads), "-tb", str(self.threads)]
         words += ["-np", str(slots), "-c", str(room * slots), "--cache-ram", "0", "--no-webui", *self.extra]
@@ -30,11 +30,11 @@ class LlamaCpp(HttpSide):
             words += ["--lora", files, "--lora-init-without-apply"]
         return words
 
-    def body(self, prompt: list[int], adapter: int | None, adapters: int) -> dict[str, object]:
+    def body(self, prompt: list[int], adapter: int | None, new_tokens: int) -> dict[str, object]:
         """Its native completion call: token ids in, greedy, no prompt cache."""
         fields: dict[str, object] = {
             "prompt": prompt,
-            "n_predict": NEW_TOKENS,
+            "n_predict": new_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "cache_prompt": False,

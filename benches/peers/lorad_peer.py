@@ -10,7 +10,6 @@ from typing import Any
 
 from cases import Answer
 from layout import adapter_name
-from prompts import NEW_TOKENS
 from serving import HOST, HttpSide, read_openai
 
 
@@ -32,12 +31,12 @@ class Lorad(HttpSide):
             words += [f"{adapter_name(k)}={self.layout.adapter(k)}" for k in range(adapters)]
         return words
 
-    def body(self, prompt: list[int], adapter: int | None, adapters: int) -> dict[str, object]:
+    def body(self, prompt: list[int], adapter: int | None, new_tokens: int) -> dict[str, object]:
         """Token ids in, a stream with its usage out."""
         return {
             "model": "smollm2" if adapter is None else adapter_name(adapter),
             "prompt": prompt,
-            "max_tokens": NEW_TOKENS,
+            "max_tokens": new_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,

@@ -14,7 +14,6 @@ from typing import Any
 from cases import Answer, Burst, Case, prompts_of
 from layout import PEFT, TORCH, Layout, adapter_name, timing_env
 from machine import prioritise
-from prompts import NEW_TOKENS
 from serving import BURST_LIMIT_S, Side
 
 
@@ -63,7 +62,7 @@ class PeftPeer(Side):
         """One padded batch; all streams get their first token at the same moment."""
         assert self.process is not None and self.process.stdin is not None
         names = [adapter_name(k) for s in range(case.streams) if (k := case.adapter_of(s)) is not None]
-        job = {"prompts": prompts_of(case, variant), "adapters": names, "new_tokens": NEW_TOKENS}
+        job = {"prompts": prompts_of(case, variant), "adapters": names, "new_tokens": case.new_tokens}
         self.process.stdin.write(json.dumps(job).encode() + b"\n")
         self.process.stdin.flush()
         result = self._answer(BURST_LIMIT_S)
@@ -71,7 +70,7 @@ class PeftPeer(Side):
             Answer(text=text, tokens=tokens, first_s=result["first_s"])
             for text, tokens in zip(result["texts"], result["tokens"], strict=True)
         ]
-        return Burst(result["wall_s"], answers)
+        return Burst(result["wall_s"], answers, case.tokens * case.streams)
 
     def settings(self) -> str:
         """Versions and number type."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,9 +19,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging
 
-from cases import FAR_LOGITS
+from cases import FAR_LOGITS, prefill_reference, reference_key
 from layout import ADAPTERS, Layout, adapter_name
-from prompts import STREAMS_MAX, VARIANTS, prompt
+from prompts import PREFILL_TOKENS, PROMPT_TOKENS, STREAMS_MAX, VARIANTS, prompt
 
 RANK = 16
 UP_SCALE = 0.1
@@ -144,43 +145,51 @@ def make_adapters(layout: Layout) -> None:
 
 
 @torch.inference_mode()
-def make_reference(layout: Layout) -> None:
+def make_reference(layout: Layout, tokens: int) -> None:
     """Each likely first text after each prompt, and how far its logit is below the best: base and adapter."""
     from peft import PeftModel
 
+    long = tokens != PROMPT_TOKENS
     tokenizer = AutoTokenizer.from_pretrained(layout.base_hf)
     base = AutoModelForCausalLM.from_pretrained(layout.base_hf, dtype=torch.float32)
     model = PeftModel.from_pretrained(base, str(layout.adapter(0)), adapter_name=adapter_name(0)).eval()
     below_of: dict[str, dict[str, float]] = {}
-    for stream in range(STREAMS_MAX):
+    streams = 1 if long else STREAMS_MAX
+    for stream in range(streams):
         name = adapter_name(stream)
         if stream:
             model.load_adapter(str(layout.adapter(stream)), adapter_name=name)
         model.set_adapter(name)
-        ids = torch.tensor([prompt(variant, stream) for variant in range(VARIANTS)])
+        ids = torch.tensor([prompt(variant, stream, tokens) for variant in range(VARIANTS)])
         with model.disable_adapter():
             plain = model(ids, logits_to_keep=1).logits[:, -1]
         adapted = model(ids, logits_to_keep=1).logits[:, -1]
         for kind, logits in (("base", plain), ("lora", adapted)):
             for variant, row in enumerate(logits):
                 below = (row.max() - row).tolist()
-                known = below_of.setdefault(f"{kind}/{variant}/{stream}", {})
+                known = below_of.setdefault(reference_key(kind, variant, stream, tokens), {})
                 for token in (row >= row.max() - FAR_LOGITS).nonzero().flatten().tolist():
                     text = tokenizer.decode([token])
                     known[text] = min(round(below[token], 3), known.get(text, FAR_LOGITS))
-        print(f"\r  reference {stream + 1}/{STREAMS_MAX}", end="", flush=True)
+        print(f"\r  reference {stream + 1}/{streams}", end="", flush=True)
     print()
-    layout.reference.write_text(json.dumps(below_of, indent=0))
+    path = prefill_reference(layout.reference) if long else layout.reference
+    path.write_text(json.dumps(below_of, indent=0))
 
 
 def main() -> None:
-    """Does one of the three steps."""
+    """Does one of the steps."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=["base", "adapters", "reference"])
+    parser.add_argument("step", choices=["base", "adapters", "reference", "prefill-reference"])
     parser.add_argument("--dir", default=None)
     options = parser.parse_args()
     logging.disable_progress_bar()
-    steps = {"base": make_base, "adapters": make_adapters, "reference": make_reference}
+    steps: dict[str, Callable[[Layout], None]] = {
+        "base": make_base,
+        "adapters": make_adapters,
+        "reference": lambda layout: make_reference(layout, PROMPT_TOKENS),
+        "prefill-reference": lambda layout: make_reference(layout, PREFILL_TOKENS),
+    }
     steps[options.step](Layout.of(options.dir))
 
 

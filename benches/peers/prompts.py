@@ -6,15 +6,17 @@ import random
 
 PROMPT_TOKENS = 128
 NEW_TOKENS = 64
+PREFILL_TOKENS = 512
+"""Prompt of the figure that is about prefill alone."""
 STREAMS_MAX = 32
 VARIANTS = 6
 """Variant 0 warms up; the timed repeats use 1 to 5 in turn, so no repeat meets a prompt in a cache."""
 
 
-def prompt(variant: int, stream: int) -> list[int]:
+def prompt(variant: int, stream: int, tokens: int = PROMPT_TOKENS) -> list[int]:
     """Token ids of one stream's prompt; ordinary ids only, no special tokens of the SmolLM2 vocabulary."""
     rnd = random.Random(f"{variant}/{stream}")
-    return [rnd.randrange(32, 49000) for _ in range(PROMPT_TOKENS)]
+    return [rnd.randrange(32, 49000) for _ in range(tokens)]
 
 
 def variant_of(repeat: int) -> int:

@@ -1,4 +1,4 @@
-"""Measures lorad beside its peers, interleaved, and prints the table of C1, C2 and C4.
+"""Measures lorad beside its peers, interleaved, and prints the table of C1 to C5 and C11.
 
     python benches/peers/run.py [--only C1,C2] [--peers llama,vllm,peft,lorad] [--repeats 5]
 
@@ -15,7 +15,8 @@ import signal
 import sys
 import tempfile
 import time
-from itertools import groupby
+from collections.abc import Collection
+from itertools import groupby, product
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from machine import busy_s, cores, cpu_model, holding, prioritise, used_s
 from peft_peer import PeftPeer
 from prompts import variant_of
 from serving import Side, process_tree
+from starts import STARTING, STARTS, print_starts, time_starts
 from table import Cell, as_json, print_table
 from vllm_cpu import VllmCpu
 
@@ -70,17 +72,23 @@ def measure_quietly(side: Side, case: Case, variant: int, reference: Reference) 
 
 
 def measure_group(
-    cases: list[Case], sides: list[Side], repeats: int, reference: Reference, lock: Path | None
+    cases: list[Case], sides: dict[str, Side], repeats: int, reference: Reference, lock: Path | None
 ) -> list[Cell]:
     """All cases that share one set of adapters: start, warm up, interleave, stop."""
-    cells = {(case, side.name): Cell(case, side.name, []) for case in cases for side in sides}
+    of = {side.name: [case for case in cases if key in case.sides] for key, side in sides.items()}
+    cells = {
+        (case, side.name): Cell(case, side.name, [])
+        for case in cases
+        for side in sides.values()
+        if case in of[side.name]
+    }
     ready = []
     try:
-        for side in sides:
+        for side in sides.values():
             began = time.perf_counter()
             try:
-                side.start(cases[0].adapters, max(case.streams for case in cases))
-                for case in cases:
+                side.start(cases[0].registered, max(case.streams for case in cases))
+                for case in of[side.name]:
                     faults = find_faults(case, 0, side.burst(case, 0), reference)
                     if faults:
                         raise RuntimeError("; ".join(faults[:3]))
@@ -88,22 +96,23 @@ def measure_group(
             except (RuntimeError, OSError) as error:
                 say(f"[red]{side.name} is left out:[/red] {error}")
                 side.stop()
-                for case in cases:
+                for case in of[side.name]:
                     cells[case, side.name].broken = str(error).splitlines()[0]
                 continue
             ready.append(side)
             say(f"{side.name} ready and warm after {time.perf_counter() - began:.0f} s")
-        for case in cases:
-            for repeat in range(repeats):
-                shift = repeat % max(1, len(ready))
-                with holding(lock):
-                    for side in ready[shift:] + ready[:shift]:
-                        burst = measure_quietly(side, case, variant_of(repeat), reference)
-                        cells[case, side.name].bursts.append(burst)
-                        what = burst.faults[0] if burst.faults else f"{burst.output_tok_s:.1f} tok/s"
-                        say(f"  {case.title}, repeat {repeat + 1}/{repeats}, {side.name}: {what}")
+        for repeat, case in product(range(repeats), cases):
+            shift = repeat % max(1, len(ready))
+            with holding(lock):
+                for side in ready[shift:] + ready[:shift]:
+                    if case not in of[side.name]:
+                        continue
+                    burst = measure_quietly(side, case, variant_of(repeat), reference)
+                    cells[case, side.name].bursts.append(burst)
+                    what = burst.faults[0] if burst.faults else f"{burst.tok_s:.1f} tok/s"
+                    say(f"  {case.title}, repeat {repeat + 1}/{repeats}, {side.name}: {what}")
     finally:
-        for side in sides:
+        for side in sides.values():
             side.stop()
     return list(cells.values())
 
@@ -122,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    figures = list(dict.fromkeys(case.figure for case in CASES))
+    figures = [*dict.fromkeys(case.figure for case in CASES), STARTS]
     parser.add_argument("--only", default=",".join(figures), help="figures, such as C1,C2")
     parser.add_argument("--peers", default=",".join(SIDES), help="sides, such as lorad,llama")
     parser.add_argument("--repeats", type=int, default=5)
@@ -144,20 +153,33 @@ def main() -> None:
     VllmCpu.dtype, PeftPeer.dtype = options.vllm_dtype, options.peft_dtype
     picked = chosen(options.only, figures, "--only")
     names = chosen(options.peers, list(SIDES), "--peers")
-    cases = sorted((c for c in CASES if c.figure in picked), key=lambda c: -c.adapters)
+    cases = sorted((c for c in CASES if c.figure in picked), key=lambda c: -c.registered)
     cells: list[Cell] = []
     notes = [f"CPU: {cpu_model()}", f"{options.repeats} repeats, sides interleaved"]
     with tempfile.TemporaryDirectory(prefix="peers-") as logs:
-        for adapters, group in groupby(cases, key=lambda case: case.adapters):
-            say(f"starting {', '.join(names)} with {adapters or 'no'} adapters")
-            sides = [SIDES[name](layout, options.threads, Path(logs) / f"{name}.log") for name in names]
-            cells += measure_group(list(group), sides, options.repeats, reference, options.lock)
-    notes += [f"{side.name}: {side.settings()}" for side in sides]
+
+        def made(wanted: Collection[str]) -> dict[str, Side]:
+            logged = {name: Path(logs) / f"{name}.log" for name in names if name in wanted}
+            return {name: SIDES[name](layout, options.threads, log) for name, log in logged.items()}
+
+        for adapters, group in groupby(cases, key=lambda case: case.registered):
+            group_cases = list(group)
+            sides = made({side for case in group_cases for side in case.sides})
+            say(f"starting {', '.join(sides)} with {adapters or 'no'} adapters")
+            cells += measure_group(group_cases, sides, options.repeats, reference, options.lock)
+        starts = time_starts(made(STARTING), options.repeats, say) if STARTS in picked else {}
+        notes += [f"{side.name}: {side.settings()}" for side in made(SIDES).values()]
     worst = max((b.other_work for c in cells for b in c.bursts), default=0.0)
     notes.append(f"Other work during a burst took at most {worst:.0%} of the machine.")
-    print_table(cells, notes, console)
+    if cells:
+        print_table(cells, [], console)
+    if starts:
+        print_starts(starts, console)
+    for note in notes:
+        console.print(note, markup=False, highlight=False)
     out = options.json or layout.root / "results.json"
-    out.write_text(json.dumps(as_json(cells, notes), indent=1, ensure_ascii=False) + "\n")
+    found = as_json(cells, notes) | {"start_s": starts}
+    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     say(f"written to {out}")
 
 

@@ -132,8 +132,8 @@ class HttpSide(Side):
         """Command line of the server."""
 
     @abstractmethod
-    def body(self, prompt: list[int], adapter: int | None, adapters: int) -> dict[str, object]:
-        """JSON body of one streaming request; `adapters` is how many are in use at once."""
+    def body(self, prompt: list[int], adapter: int | None, new_tokens: int) -> dict[str, object]:
+        """JSON body of one streaming request."""
 
     @abstractmethod
     def read(self, event: dict[str, Any], answer: Answer) -> bool:
@@ -183,7 +183,7 @@ class HttpSide(Side):
 
     async def _burst(self, case: Case, variant: int) -> Burst:
         bodies = [
-            json.dumps(self.body(prompt, case.adapter_of(stream), case.adapters)).encode()
+            json.dumps(self.body(prompt, case.adapter_of(stream), case.new_tokens)).encode()
             for stream, prompt in enumerate(prompts_of(case, variant))
         ]
         answers = [Answer() for _ in bodies]
@@ -196,7 +196,7 @@ class HttpSide(Side):
                 for body, answer in zip(bodies, answers, strict=True):
                     group.create_task(self._stream(session, body, answer, began))
             wall_s = time.perf_counter() - began
-        return Burst(wall_s, answers)
+        return Burst(wall_s, answers, case.tokens * case.streams)
 
     async def _stream(
         self, session: aiohttp.ClientSession, body: bytes, answer: Answer, began: float

@@ -6,7 +6,7 @@ from typing import Any
 
 from cases import Answer
 from layout import VLLM, adapter_name
-from prompts import NEW_TOKENS, PROMPT_TOKENS
+from prompts import PROMPT_TOKENS
 from serving import HOST, HttpSide, read_openai
 
 
@@ -45,12 +45,12 @@ class VllmCpu(HttpSide):
             extra["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
         return super().env() | extra
 
-    def body(self, prompt: list[int], adapter: int | None, adapters: int) -> dict[str, object]:
+    def body(self, prompt: list[int], adapter: int | None, new_tokens: int) -> dict[str, object]:
         """Token ids in, a stream with its usage out."""
         return {
             "model": "smollm2" if adapter is None else adapter_name(adapter),
             "prompt": prompt,
-            "max_tokens": NEW_TOKENS,
+            "max_tokens": new_tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
