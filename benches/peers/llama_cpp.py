@@ -6,6 +6,7 @@ from typing import Any
 
 from cases import Answer
 from layout import LLAMA_CPP
+from machine import has_amx
 from prompts import NEW_TOKENS, PREFILL_TOKENS, PROMPT_TOKENS
 from serving import HOST, HttpSide
 
@@ -19,12 +20,18 @@ class LlamaCpp(HttpSide):
     extra: tuple[str, ...] = ()
 
     def command(self, adapters: int, streams_max: int) -> list[str]:
-        """`llama-server` with all adapters loaded and none applied."""
+        """`llama-server` with all adapters loaded and none applied.
+
+        Its kernels for tiles (AMX), a way of repacking weights, end with an illegal instruction (build 11434, gcc 12).
+        Q4_1 has no other repacked form, so nothing else is lost without.
+        """
         slots = self.slots or streams_max
         room = PREFILL_TOKENS + NEW_TOKENS if streams_max == 1 else PROMPT_TOKENS + 2 * NEW_TOKENS
         words = [str(self.layout.llama_tool("llama-server")), "-m", str(self.layout.gguf)]
         words += ["--host", HOST, "--port", str(self.port), "-t", str(self.threads), "-tb", str(self.threads)]
         words += ["-np", str(slots), "-c", str(room * slots), "--cache-ram", "0", "--no-webui", *self.extra]
+        if has_amx():
+            words.append("--no-repack")
         if adapters:
             files = ",".join(str(self.layout.adapter_gguf(k)) for k in range(adapters))
             words += ["--lora", files, "--lora-init-without-apply"]

@@ -25,6 +25,11 @@ def cpu_model() -> str:
     return f"{fields.get('model name')} ({family}), {cores()} cores; has {has or '-'}; lacks {lacks or '-'}"
 
 
+def has_amx() -> bool:
+    """Whether this CPU has tiles."""
+    return "amx_tile" in Path("/proc/cpuinfo").read_text()
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
