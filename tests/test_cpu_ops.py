@@ -48,9 +48,10 @@ def close(got: np.ndarray, wanted: torch.Tensor, tolerance: float = 2e-5) -> Non
 
 
 @pytest.mark.skipif("LORAD_CPU" in os.environ, reason="this is the run for another level")
-def test_the_portable_level_passes_too() -> None:
+@pytest.mark.parametrize("level", _core.cpu_levels()[:-1])
+def test_lesser_levels_pass_too(level: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "LORAD_CPU": "portable"}
+    environment = {**os.environ, "LORAD_CPU": level}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
 

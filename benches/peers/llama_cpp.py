@@ -22,8 +22,8 @@ class LlamaCpp(HttpSide):
     def command(self, adapters: int, streams_max: int) -> list[str]:
         """`llama-server` with all adapters loaded and none applied.
 
-        Its kernels for tiles (AMX), a way of repacking weights, end with an illegal instruction (build 11434, gcc 12).
-        Q4_1 has no other repacked form, so nothing else is lost without.
+        Its kernels for tiles (AMX), a way of repacking weights, end with an illegal instruction (build 11434,
+        gcc 12). Q4_1 has no other repacked form, so nothing else is lost without.
         """
         slots = self.slots or streams_max
         room = PREFILL_TOKENS + NEW_TOKENS if streams_max == 1 else PROMPT_TOKENS + 2 * NEW_TOKENS

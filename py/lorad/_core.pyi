@@ -371,6 +371,9 @@ def sample(
 def set_threads(threads: int) -> None: ...
 def threads() -> int: ...
 def cpu_features() -> dict[str, bool | str]:
-    """What this CPU has, and under "level" the path in use: LORAD_CPU=portable|avx2, else the best."""
+    """What this CPU has, and under "level" the path in use: LORAD_CPU=portable|avx2|avx512|amx, else the best."""
+
+def cpu_levels() -> list[str]:
+    """The paths that this CPU has, the best last."""
 
 # --- end of cpu ---

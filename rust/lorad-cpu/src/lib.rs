@@ -1,7 +1,7 @@
 //! CPU operators of lorad: batched LoRA, paged attention, quantised matrix products and what surrounds them.
 //!
 //! Every operator takes a [`Cpu`] (thread pool and instruction level) and plain slices; activations are f32. Each has a
-//! scalar twin, which is its definition in Rust, and an AVX2 path in [`simd`]. What a row gets doesn't depend on the
+//! scalar twin, which is its definition in Rust, and vector twins in [`simd`]. What a row gets doesn't depend on the
 //! other rows of the call nor on the number of threads: sums run in an order fixed by the row's own data.
 //!
 //! `unsafe` lives in [`simd`] (intrinsics), [`pool`] (a borrowed closure crosses threads) and [`shared`] (parts of one

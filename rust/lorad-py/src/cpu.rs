@@ -18,6 +18,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(set_threads, module)?)?;
     module.add_function(wrap_pyfunction!(threads, module)?)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
+    module.add_function(wrap_pyfunction!(cpu_levels, module)?)?;
     adapter::register(module)?;
     dense::register(module)?;
     ops::register(module)?;
@@ -92,4 +93,10 @@ fn cpu_features(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     }
     found.set_item("level", cpu()?.level.name())?;
     Ok(found)
+}
+
+/// The paths through the operators that this CPU has, the best last.
+#[pyfunction]
+fn cpu_levels() -> Vec<&'static str> {
+    lorad_cpu::Level::all().into_iter().map(lorad_cpu::Level::name).collect()
 }
