@@ -274,6 +274,7 @@ def lora(
     group_tag: NDArray[int32],  # [groups]
     group_begin: NDArray[int32],  # [groups] token ranges, disjoint
     group_end: NDArray[int32],  # [groups]
+    exact: bool = False,  # as few tokens are computed, however many there are
 ) -> list[int]:
     """Adds each group's adapter to y. Returns the groups whose tag isn't their slot's; their rows of y are NaN."""
 

@@ -106,7 +106,10 @@ class Ops:
         geometry: PageGeometry,
         page_table: Ints,
         table: _core.AdapterTable,
+        *,
+        exact: bool,
     ) -> None:
+        """`exact`: a row's bits don't depend on the rows beside it."""
         self._arena = arena
         self._geometry: tuple[int, int, int, int, str] = (
             geometry.layers,
@@ -117,6 +120,7 @@ class Ops:
         )
         self._page_table = page_table
         self._table = table
+        self._exact = exact
 
     rms_norm = staticmethod(_core.rms_norm)
     add_rms_norm = staticmethod(_core.add_rms_norm)
@@ -143,6 +147,7 @@ class Ops:
                 step.group_tag,
                 step.group_begin,
                 step.group_end,
+                self._exact,
             )
 
     def rope_write(

@@ -96,7 +96,7 @@ class Worker:
         self.lines = SamplingLines(self.rows_max)
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
         self._adapters: dict[int, Registered] = {}
-        self.ops = Ops(self.arena, self.geometry, self.page_table, self.table)
+        self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
         self.model = Decoder(
             weights,

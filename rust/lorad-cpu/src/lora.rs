@@ -5,21 +5,27 @@
 //! B are read once a step, not once a token. Modules given together share their input x.
 #![allow(unsafe_code)] // tasks write disjoint parts of s and y
 
+mod tiling;
+
 use std::cell::RefCell;
 use std::ops::Range;
 
 use lorad_blocks::layout::{Chunk, Span, TILE_ROWS};
+use tiling::Tiling;
 
+use crate::aligned::Aligned;
 use crate::cpu::{Cpu, Level};
 use crate::error::{index, length, require};
 use crate::shared::{Arena, Parts};
 use crate::table::{AdapterTable, Slot};
-use crate::{with_number, OpError};
+use crate::{with_number, Element, OpError};
 
 /// Tokens that a task computes at once at most.
 pub const UNIT_TOKENS: usize = 32;
 /// What reading a weight costs beside multiplying it by one token's value.
 const READ_COST: usize = 4;
+/// Tokens of a unit from which tiles pay, where the CPU has such.
+const MANY: usize = 16;
 /// Rank tiles that meet y in one pass at most.
 const TILES_MAX: usize = 4;
 /// Columns by which expand is cut: two cache lines of bf16.
@@ -140,6 +146,11 @@ impl Unit<'_> {
         self.span.shape.rank as usize
     }
 
+    /// Whether tiles pay, if there are any.
+    fn has_many(&self) -> bool {
+        self.tokens.len() >= MANY && self.slot.layout().element() == Element::BF16
+    }
+
     fn cost(&self, width: usize) -> usize {
         self.rank() * width * (READ_COST + self.tokens.len())
     }
@@ -179,6 +190,7 @@ impl Task {
 #[derive(Default)]
 struct Scratch {
     s: Vec<f32>,
+    transposed: Aligned<u32>,
     tasks: [Vec<Task>; 2],
     costs: [Vec<usize>; 2],
 }
@@ -187,7 +199,8 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Adds every group's adapter to y.
+/// Adds every group's adapter to y. `exact`: in the arithmetic of few tokens also where there are many, so that a row's
+/// result doesn't depend on how many there are.
 ///
 /// `y` f32 `[n, y_width]`: module i of `modules` adds to columns `offsets[i] ..`; `x` f32 `[n, in_features]`. Returns
 /// the groups whose tag isn't their slot's: their rows of y are NaN.
@@ -203,6 +216,7 @@ pub fn lora(
     modules: &[u32],
     offsets: &[usize],
     groups: Groups<'_>,
+    exact: bool,
 ) -> Result<Vec<usize>, OpError> {
     require(in_features > 0 && y_width > 0, "x and y need columns", in_features.min(y_width))?;
     let n = x.len() / in_features;
@@ -262,11 +276,23 @@ pub fn lora(
             scratch.s.resize(s_len, 0.0);
         }
         plan(cpu, &units, scratch);
+        let many = units.iter().any(Unit::has_many);
+        let tiling =
+            if exact || !many { None } else { Tiling::new(cpu, x, in_features, &mut scratch.transposed) };
         let (s, y) = (Parts::new(&mut scratch.s), Parts::new(y));
         let [shrinks, expands] = &scratch.tasks;
         cpu.pool.run_balanced(&scratch.costs[0], &|tasks| {
             let mut pieces = shrinks[tasks].iter().flat_map(|task| task.a_chunks(&units)).peekable();
             while let Some((unit, chunk)) = pieces.next() {
+                if let Some(tiling) = tiling.as_ref().filter(|_| unit.has_many() && Tiling::shrinks(chunk)) {
+                    let alike = |(other, theirs): &(&Unit<'_>, &Chunk)| {
+                        std::ptr::eq(*other, unit)
+                            && (theirs.begin, theirs.len, theirs.rows) == (chunk.begin, chunk.len, chunk.rows)
+                    };
+                    let second = pieces.next_if(alike).map(|(_, chunk)| chunk);
+                    tiling.shrink(arena, unit, chunk, second, &s);
+                    continue;
+                }
                 let next = pieces.peek().map_or(&[][..], |(unit, chunk)| weights(arena, unit.slot, chunk));
                 shrink(cpu.level, weights(arena, unit.slot, chunk), next, unit, chunk, x, in_features, &s);
             }
@@ -287,7 +313,7 @@ pub fn lora(
                     alike.push(chunk);
                 }
                 let next = pieces.peek().map_or(&[][..], |(unit, chunk, _)| weights(arena, unit.slot, chunk));
-                expand(cpu.level, arena, next, unit, &alike, columns, &s, &y, y_width);
+                expand(cpu.level, tiling.as_ref(), arena, next, unit, &alike, columns, &s, &y, y_width);
             }
         });
     });
@@ -368,6 +394,7 @@ fn shrink(
 
 fn expand(
     level: Level,
+    tiling: Option<&Tiling<'_>>,
     arena: &Arena<'_>,
     next: &[u8],
     unit: &Unit<'_>,
@@ -399,14 +426,20 @@ fn expand(
             coefficients: scaled,
         };
     }
-    let piece = ExpandChunk {
-        tiles: &tiles[..chunks.len()],
-        columns: columns.len(),
-        tokens,
-        y_stride: y_width,
-        next,
-    };
+    let tiles = &mut tiles[..chunks.len()];
     let y_begin = unit.tokens.start * y_width + unit.column + columns.start;
+    let done = match tiling {
+        Some(tiling) if unit.has_many() => tiling.expand(tiles, tokens, columns.len(), y, y_begin, y_width),
+        _ => 0,
+    };
+    if done == tokens {
+        return;
+    }
+    for tile in &mut *tiles {
+        tile.coefficients = &tile.coefficients[done * tile.rows..];
+    }
+    let piece = ExpandChunk { tiles, columns: columns.len(), tokens: tokens - done, y_stride: y_width, next };
+    let y_begin = y_begin + done * y_width;
     // Tasks of a phase have disjoint (unit, columns), and units share a row only in the columns of other modules,
     // which don't overlap.
     with_number!(element, N => match level {

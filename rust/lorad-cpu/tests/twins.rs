@@ -77,10 +77,11 @@ fn dense_matrix_twins() {
 
 #[test]
 fn lora_twins() {
-    for seed in 0..40 {
+    for seed in 0..80 {
         let mut seeded = Seeded(seed);
-        let inputs = seeded.pick(&[1, 7, 8, 40, 67, 129]);
-        let outputs = [seeded.pick(&[1, 9, 64]), seeded.pick(&[3, 8, 131])];
+        // Wholes of what tiles take among others.
+        let inputs = seeded.pick(&[1, 7, 8, 40, 67, 129, 64, 96, 320]);
+        let outputs = [seeded.pick(&[1, 9, 64, 48]), seeded.pick(&[3, 8, 131, 160])];
         let page_bytes = seeded.pick(&[64, 256, 4096]);
         let adapters = 1 + seeded.below(5);
         let mut table = AdapterTable::new(adapters + 1, page_bytes, 2, 2).unwrap();
@@ -112,7 +113,7 @@ fn lora_twins() {
         }
         let (mut slot, mut tag, mut begin, mut end, mut n) = (vec![], vec![], vec![], vec![], 0);
         for number in 0..=adapters {
-            let tokens = seeded.pick(&[0, 1, 1, 2, 3, 4, 6, 11, 40]);
+            let tokens = seeded.pick(&[0, 1, 1, 2, 3, 4, 6, 11, 16, 23, 40]);
             slot.push(number as i32);
             tag.push(7 + number as i32); // the last slot is empty
             begin.push(n);
@@ -122,19 +123,22 @@ fn lora_twins() {
         let width = outputs[0] + outputs[1] + 3;
         let n = n as usize + 1;
         let (x, y) = (seeded.floats(n * inputs), seeded.floats(n * width));
-        let mut run = |cpu: &Cpu, x: &[f32], y: &mut [f32], groups: Groups<'_>| {
+        let mut run = |cpu: &Cpu, x: &[f32], y: &mut [f32], groups: Groups<'_>, exact: bool| {
             let arena = Arena::new(&mut bytes, page_bytes).unwrap();
-            lora(cpu, y, width, x, inputs, &arena, &table, 1, &[0, 1], &[1, outputs[0] + 2], groups)
+            lora(cpu, y, width, x, inputs, &arena, &table, 1, &[0, 1], &[1, outputs[0] + 2], groups, exact)
         };
         let groups = Groups { slot: &slot, tag: &tag, begin: &begin, end: &end };
         let (wanted, found) = twins(|cpu| {
             let mut y = y.clone();
-            assert_eq!(run(cpu, &x, &mut y, groups), Ok(vec![adapters]));
+            assert_eq!(run(cpu, &x, &mut y, groups, true), Ok(vec![adapters]));
             y
         });
         for (cpu, got) in &found {
             let what = format!("{}, seed {seed}", cpu.level.name());
             close(got, &wanted, 2e-6, &what);
+            let mut fast = y.clone();
+            assert_eq!(run(cpu, &x, &mut fast, groups, false), Ok(vec![adapters]));
+            close(&fast, &wanted, 2e-5, &format!("{what}, not exact"));
             for group in 0..adapters {
                 for token in begin[group] as usize..end[group] as usize {
                     let mut alone = y[token * width..][..width].to_vec();
@@ -144,7 +148,7 @@ fn lora_twins() {
                         begin: &[0],
                         end: &[1],
                     };
-                    run(cpu, &x[token * inputs..][..inputs], &mut alone, one).unwrap();
+                    run(cpu, &x[token * inputs..][..inputs], &mut alone, one, true).unwrap();
                     assert_eq!(alone, got[token * width..][..width], "{what} token {token}");
                 }
             }

@@ -142,6 +142,9 @@ impl AdapterTable {
 }
 
 #[pyfunction]
+#[pyo3(signature = (
+    y, x, arena, table, layer, modules, offsets, group_slot, group_tag, group_begin, group_end, exact=false
+))]
 fn lora(
     py: Python<'_>,
     y: &Bound<'_, PyAny>,
@@ -155,6 +158,7 @@ fn lora(
     group_tag: &Bound<'_, PyAny>,
     group_begin: &Bound<'_, PyAny>,
     group_end: &Bound<'_, PyAny>,
+    exact: bool,
 ) -> PyResult<Vec<usize>> {
     let slot = View::<i32>::new(group_slot, "group_slot")?;
     if slot.as_slice().is_empty() {
@@ -176,7 +180,7 @@ fn lora(
     call(py, cost, |cpu| {
         let arena = Arena::new(arena, page_bytes)?;
         table.read(|table| {
-            run_lora(cpu, y, y_width, x, in_features, &arena, table, layer, &modules, &offsets, groups)
+            run_lora(cpu, y, y_width, x, in_features, &arena, table, layer, &modules, &offsets, groups, exact)
         })
     })
 }

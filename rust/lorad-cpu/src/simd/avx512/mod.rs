@@ -1,9 +1,11 @@
 //! Sixteen lanes: twins for CPUs with AVX-512.
 
+mod lora;
 mod panel;
 mod tiles;
 mod vnni;
 
+pub use lora::{BLOCK as LORA_BLOCK, TRANSPOSED};
 pub use panel::WidePanel;
 pub use tiles::{TilePanel, Tiles, TILE_ROWS};
 

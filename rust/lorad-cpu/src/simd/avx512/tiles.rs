@@ -15,6 +15,26 @@ use super::panel::{Meaning, WidePanel, WIDE, WIDE_BLOCK};
 use crate::aligned::Aligned;
 use crate::quant::kernel::BLOCK;
 
+/// One instruction on tiles; a stride of a store is in elements of 4 bytes.
+macro_rules! tile {
+    (zero $tile:literal) => {
+        asm!(concat!("tilezero tmm", $tile), options(nostack, nomem, preserves_flags))
+    };
+    (load $tile:literal, $from:expr, $row_bytes:expr) => {
+        asm!(concat!("tileloadd tmm", $tile, ", [{from} + {line}]"),
+            from = in(reg) $from, line = in(reg) $row_bytes, options(nostack, readonly, preserves_flags))
+    };
+    (multiply $sums:literal, $x:literal, $w:literal) => {
+        asm!(concat!("tdpbf16ps tmm", $sums, ", tmm", $x, ", tmm", $w),
+            options(nostack, nomem, preserves_flags))
+    };
+    (store $tile:literal, $to:expr, $stride:expr) => {
+        asm!(concat!("tilestored [{to} + {stride}], tmm", $tile),
+            to = in(reg) $to, stride = in(reg) $stride * 4, options(nostack, preserves_flags))
+    };
+}
+pub(super) use tile;
+
 /// Rows of a tile.
 pub const TILE_ROWS: usize = 16;
 /// Elements of a tile: 16 rows of 32 bf16.
@@ -192,9 +212,9 @@ unsafe fn weights<const MEANING: u8>(group: &super::panel::Group, blocks: usize,
     const { assert!(WIDE_BLOCK == BLOCK / 4 * WIDE * 4) };
 }
 
-/// What `ldtilecfg` loads (Intel SDM, "TILECFG"): all tiles have 16 rows of 64 bytes.
+/// What `ldtilecfg` loads (Intel SDM, "TILECFG").
 #[repr(C, align(64))]
-struct Shapes {
+pub(super) struct Shapes {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -202,16 +222,22 @@ struct Shapes {
     rows: [u8; 16],
 }
 
-static SHAPES: Shapes = Shapes {
-    palette: 1,
-    start_row: 0,
-    reserved: [0; 14],
-    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
-};
+static SHAPES: Shapes = Shapes::new([16; 8]);
 
 impl Shapes {
-    unsafe fn load(&self) {
+    /// Rows of tmm0 to tmm7, each of 64 bytes.
+    pub(super) const fn new(rows: [u8; 8]) -> Self {
+        let mut shapes =
+            Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        let mut tile = 0;
+        while tile < rows.len() {
+            (shapes.row_bytes[tile], shapes.rows[tile]) = (64, rows[tile]);
+            tile += 1;
+        }
+        shapes
+    }
+
+    pub(super) unsafe fn load(&self) {
         // SAFETY: the caller knows that there are tiles.
         unsafe { asm!("ldtilecfg [{0}]", in(reg) self, options(nostack, readonly, preserves_flags)) }
     }
@@ -225,24 +251,6 @@ struct Target {
     rows: usize,
 }
 
-macro_rules! tile {
-    (zero $tile:literal) => {
-        asm!(concat!("tilezero tmm", $tile), options(nostack, nomem, preserves_flags))
-    };
-    (load $tile:literal, $from:expr) => {
-        asm!(concat!("tileloadd tmm", $tile, ", [{from} + {line}]"),
-            from = in(reg) $from, line = in(reg) 64usize, options(nostack, readonly, preserves_flags))
-    };
-    (multiply $sums:literal, $x:literal, $w:literal) => {
-        asm!(concat!("tdpbf16ps tmm", $sums, ", tmm", $x, ", tmm", $w),
-            options(nostack, nomem, preserves_flags))
-    };
-    (store $tile:literal, $to:expr, $stride:expr) => {
-        asm!(concat!("tilestored [{to} + {stride}], tmm", $tile),
-            to = in(reg) $to, stride = in(reg) $stride * 4, options(nostack, preserves_flags))
-    };
-}
-
 /// T tiles of tokens by G of rows; returns T.
 #[inline(always)]
 unsafe fn product<const T: usize, const G: usize>(panel: &TilePanel, x: *const u16, to: &Target) -> usize {
@@ -254,15 +262,15 @@ unsafe fn product<const T: usize, const G: usize>(panel: &TilePanel, x: *const u
         tile!(zero 2);
         tile!(zero 3);
         for block in 0..blocks {
-            tile!(load 4, x.add(block * TILE));
-            tile!(load 6, w.add(block * TILE));
+            tile!(load 4, x.add(block * TILE), 64usize);
+            tile!(load 6, w.add(block * TILE), 64usize);
             tile!(multiply 0, 4, 6);
             if G == 2 {
-                tile!(load 7, w.add((blocks + block) * TILE));
+                tile!(load 7, w.add((blocks + block) * TILE), 64usize);
                 tile!(multiply 1, 4, 7);
             }
             if T == 2 {
-                tile!(load 5, x.add((blocks + block) * TILE));
+                tile!(load 5, x.add((blocks + block) * TILE), 64usize);
                 tile!(multiply 2, 5, 6);
                 if G == 2 {
                     tile!(multiply 3, 5, 7);
