@@ -120,7 +120,7 @@ def make_tiny_gguf(
         f"{arch}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": _tokens(config["vocab_size"]),
+        "tokenizer.ggml.tokens": token_texts(config["vocab_size"]),
         "tokenizer.ggml.token_type": [1] * TEXT_BYTES + [3] * 3 + [1] * (config["vocab_size"] - TEXT_BYTES - 3),
         "tokenizer.ggml.merges": ["Ġ t"],
         "tokenizer.ggml.bos_token_id": TEXT_BYTES,
@@ -183,7 +183,8 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def _tokens(vocab: int) -> list[str]:
+def token_texts(vocab: int) -> list[str]:
+    """The vocabulary: bytes, specials, names that no text gives."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     text = list(bytes_to_unicode().values())
@@ -193,7 +194,7 @@ def _tokens(vocab: int) -> list[str]:
 def _write_tokenizer(folder: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(_tokens(VOCAB))}, merges=[]))
+    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(token_texts(VOCAB))}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
