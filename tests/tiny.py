@@ -6,6 +6,7 @@ A Llama, unless another of the `FAMILIES` is asked for.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from blocks import quantize
 
@@ -154,6 +155,18 @@ def make_tiny_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return target
+
+
+def make_tiny_dequantised(folder: Path, target: Path, kind: str) -> Path:
+    """The model in `folder` with the values that `make_tiny_gguf` rounds its matrices to, as a folder of f32."""
+    shutil.copytree(folder, target)
+    number = gguf.GGMLQuantizationType[kind]
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2:
+            tensors[name] = torch.from_numpy(gguf.dequantize(quantize(tensor.float().numpy(), kind), number))
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
     return target
 
 
