@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from lorad.errors import ModelRejected
-from lorad.models.gguf_header import read_metadata
+from lorad.models.gguf_header import read_header
 from lorad.text.detokenize import Detokenizer
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.model import TextModel, load_text_model
@@ -154,7 +154,7 @@ def test_a_tokenizer_that_isnt_known_is_refused(changes: dict[str, object], code
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.gguf").write_bytes(content)
     with pytest.raises(ModelRejected):
-        read_metadata(tmp_path / "x.gguf")
+        read_header(tmp_path / "x.gguf")
 
 
 def folder(tmp_path: Path, **files: object) -> Path:

@@ -277,18 +277,6 @@ def test_cut_and_foreign_gguf(tiny_gguf: Path, change: Callable[[bytearray], byt
     refused(rewrite(tiny_gguf, change), "gguf_form", text)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_damaged_gguf_headers_are_refused_or_read(tiny_gguf: Path, seed: int) -> None:
-    """Any bytes changed before the tensors: a refusal or a model, never another exception or endless work."""
-    rng = np.random.default_rng(seed)
-    rewrite(tiny_gguf, lambda content: flip(content, rng, int(rng.integers(1, 4)), 8000))
-    try:
-        weights = open_model(tiny_gguf)
-        weights.tensor("embed").dequantize()
-    except ModelRejected as refusal:
-        assert refusal.message
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [

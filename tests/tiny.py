@@ -6,6 +6,7 @@ A Llama, unless another of the `FAMILIES` is asked for.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from blocks import quantize
 
@@ -120,7 +121,7 @@ def make_tiny_gguf(
         f"{arch}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
-        "tokenizer.ggml.tokens": _tokens(config["vocab_size"]),
+        "tokenizer.ggml.tokens": token_texts(config["vocab_size"]),
         "tokenizer.ggml.token_type": [1] * TEXT_BYTES + [3] * 3 + [1] * (config["vocab_size"] - TEXT_BYTES - 3),
         "tokenizer.ggml.merges": ["Ġ t"],
         "tokenizer.ggml.bos_token_id": TEXT_BYTES,
@@ -157,6 +158,18 @@ def make_tiny_gguf(
     return target
 
 
+def make_tiny_dequantised(folder: Path, target: Path, kind: str) -> Path:
+    """The model in `folder` with the values that `make_tiny_gguf` rounds its matrices to, as a folder of f32."""
+    shutil.copytree(folder, target)
+    number = gguf.GGMLQuantizationType[kind]
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2:
+            tensors[name] = torch.from_numpy(gguf.dequantize(quantize(tensor.float().numpy(), kind), number))
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
 def permuted(values: NDArray[Any], heads: int) -> NDArray[Any]:
     """llama.cpp's row order of q and k: convert_hf_to_gguf.py, `LlamaModel.permute`."""
     rows = values.shape[0]
@@ -183,7 +196,8 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def _tokens(vocab: int) -> list[str]:
+def token_texts(vocab: int) -> list[str]:
+    """The vocabulary: bytes, specials, names that no text gives."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     text = list(bytes_to_unicode().values())
@@ -193,7 +207,7 @@ def _tokens(vocab: int) -> list[str]:
 def _write_tokenizer(folder: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(_tokens(VOCAB))}, merges=[]))
+    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(token_texts(VOCAB))}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])

@@ -99,6 +99,12 @@ class ModelConfig:
             value = getattr(self, field)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ModelRejected(f"the model's {field} is {value}", code="model_config")
+        for token in (*self.bos_ids, *self.eos_ids):
+            if not 0 <= token < self.vocab:
+                raise ModelRejected(
+                    f"the model's text begins or ends with token {token}, its vocabulary has {self.vocab}",
+                    code="model_config",
+                )
         if self.activation not in ACTIVATIONS:
             raise ModelRejected(f"activation {self.activation!r} isn't supported", code="model_feature")
         if self.windows and len(self.windows) != self.layers:

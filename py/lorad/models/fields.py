@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from lorad.errors import ModelRejected
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
 
 
 class Integers:
@@ -24,18 +28,51 @@ class Integers:
         return integer(value, f"{self._where}{self._prefix}{name}")
 
 
+def shown(value: Any) -> str:
+    """`repr`, cut: a damaged file may have megabytes where a name was meant."""
+    return _SHORT.repr(value)
+
+
 def integer(value: Any, what: str) -> int:
     """`value` if it is an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ModelRejected(f"{what} is {value!r}, wants an integer", code="model_config")
+        raise _refusal(value, what, "an integer")
     return value
 
 
 def number(value: Any, what: str) -> float:
     """`value` if it is a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ModelRejected(f"{what} is {value!r}, wants a number", code="model_config")
+        raise _refusal(value, what, "a number")
     return float(value)
+
+
+def text(value: Any, what: str) -> str:
+    """`value` if it is a string."""
+    if not isinstance(value, str):
+        raise _refusal(value, what, "a text")
+    return value
+
+
+def flag(value: Any, what: str) -> bool:
+    """`value` if it is true or false."""
+    if not isinstance(value, bool):
+        raise _refusal(value, what, "true or false")
+    return value
+
+
+def texts(value: Any, what: str) -> list[str]:
+    """`value` if it is a list of strings."""
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        raise _refusal(value, what, "texts")
+    return value
+
+
+def integers(value: Any, what: str) -> list[int]:
+    """`value` if it is a list of integers."""
+    if not (isinstance(value, list) and all(type(item) is int for item in value)):
+        raise _refusal(value, what, "integers")
+    return value
 
 
 def token_ids(value: Any, what: str) -> tuple[int, ...]:
@@ -43,3 +80,7 @@ def token_ids(value: Any, what: str) -> tuple[int, ...]:
     if value is None:
         return ()
     return tuple(integer(item, what) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _refusal(value: Any, what: str, wanted: str) -> ModelRejected:
+    return ModelRejected(f"{what} is {shown(value)}, wants {wanted}", code="model_config")

@@ -7,7 +7,8 @@ from typing import Any
 
 from lorad.errors import ModelRejected
 from lorad.models.config import ModelConfig, layer_range
-from lorad.models.fields import Integers, integer, number, token_ids
+from lorad.models.fields import shown
+from lorad.models.gguf_keys import Keys, end_ids
 from lorad.models.rope import rope_from_gguf
 
 _UNKNOWN = (
@@ -29,77 +30,70 @@ _GEMMA3_27B_LAYERS = 62
 
 def config_from_gguf(metadata: Mapping[str, Any], *, tied: bool, name: str) -> ModelConfig:
     """From a GGUF file's keys; `tied`: the file has no output matrix of its own."""
-    architecture = str(metadata.get("general.architecture", ""))
+    everything = Keys(metadata)
+    architecture = everything.text("general.architecture", "")
     if architecture not in FAMILIES:
         raise ModelRejected(
-            f"architecture {architecture!r} isn't supported; supported: {', '.join(FAMILIES)}",
+            f"architecture {shown(architecture)} isn't supported; supported: {', '.join(FAMILIES)}",
             code="model_architecture",
         )
-    get = Integers(metadata, "GGUF: ", prefix=f"{architecture}.")
-    heads, hidden = get("attention.head_count"), get("embedding_length")
-    head_dim = get("attention.key_length", hidden // heads if heads > 0 else 0)
+    keys, ggml = everything.within(f"{architecture}."), everything.within("tokenizer.ggml.")
+    heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
+    head_dim = keys.integer("attention.key_length", hidden // heads if heads > 0 else 0)
     for key, plain in (("attention.value_length", head_dim), ("rope.dimension_count", head_dim), ("expert_count", 0)):
-        value = get(key, plain)
+        value = keys.integer(key, plain)
         if value != plain:
             raise ModelRejected(f"GGUF: {architecture}.{key} = {value} isn't supported", code="model_feature")
     # Only Gemma's converter writes a window: Mistral's and Qwen's drop it, so there it has no known meaning.
     for key in _UNKNOWN if architecture == "gemma3" else (*_UNKNOWN, _WINDOW, _PERIOD):
-        if metadata.get(f"{architecture}.{key}"):
+        if keys.says(key):
             raise ModelRejected(f"GGUF: {architecture}.{key} isn't supported", code="model_feature")
-    if metadata.get(f"{architecture}.attention.causal") is False:
+    if not keys.flag("attention.causal", True):
         raise ModelRejected(f"GGUF: {architecture}.attention.causal = False isn't supported", code="model_feature")
-    vocab = metadata.get(f"{architecture}.vocab_size", len(metadata.get("tokenizer.ggml.tokens", ())))
-    theta, scaling = rope_from_gguf(metadata, architecture)
+    vocab = keys.integer("vocab_size") if keys.has("vocab_size") else len(ggml.texts("tokens", []))
+    theta, scaling = rope_from_gguf(keys)
     return ModelConfig(
         architecture=architecture,
-        layers=get("block_count"),
+        layers=keys.integer("block_count"),
         hidden=hidden,
         heads=heads,
-        kv_heads=get("attention.head_count_kv", heads),
+        kv_heads=keys.integer("attention.head_count_kv", heads),
         head_dim=head_dim,
-        intermediate=get("feed_forward_length"),
-        vocab=integer(vocab, "GGUF: vocab_size"),
-        norm_eps=number(metadata.get(f"{architecture}.attention.layer_norm_rms_epsilon"), "GGUF: rms epsilon"),
+        intermediate=keys.integer("feed_forward_length"),
+        vocab=vocab,
+        norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
         rope_theta=theta,
         rope_scaling=scaling,
         tie_embeddings=tied,
-        context_length=get("context_length"),
-        bos_ids=token_ids(metadata.get("tokenizer.ggml.bos_token_id"), "GGUF: bos_token_id"),
-        eos_ids=_ends(metadata),
-        name=str(metadata.get("general.name") or name),
-        **FAMILIES[architecture](metadata, get),
+        context_length=keys.integer("context_length"),
+        bos_ids=ggml.token_ids("bos_token_id"),
+        eos_ids=end_ids(ggml),
+        name=everything.text("general.name", "") or name,
+        **FAMILIES[architecture](keys),
     )
 
 
-def _gemma3(metadata: Mapping[str, Any], get: Integers) -> dict[str, Any]:
+def _gemma3(keys: Keys) -> dict[str, Any]:
     """The norms' offset is in the file's weights already."""
-    layers, hidden, window, period = get("block_count"), get("embedding_length"), get(_WINDOW), get(_PERIOD, 6)
+    layers, hidden = keys.integer("block_count"), keys.integer("embedding_length")
+    window, period = keys.integer(_WINDOW), keys.integer(_PERIOD, 6)
     if window < 1 or period < 1:
         raise ModelRejected(f"GGUF: gemma3.{_WINDOW} = {window} by {period} isn't supported", code="model_feature")
     return {
         "windows": tuple(window if (layer + 1) % period else 0 for layer in layer_range(layers)),
-        "local_rope_theta": number(metadata.get("gemma3.rope.freq_base_swa", 10000.0), "GGUF: rope.freq_base_swa"),
+        "local_rope_theta": keys.number("rope.freq_base_swa", 10000.0),
         "head_norms": True,
         "branch_norms": True,
         "activation": "gelu_tanh",
         "embed_scale": float(max(hidden, 0)) ** 0.5,
-        "query_scalar": hidden // get("attention.head_count") if layers == _GEMMA3_27B_LAYERS else None,
+        "query_scalar": hidden // keys.integer("attention.head_count") if layers == _GEMMA3_27B_LAYERS else None,
     }
 
 
-FAMILIES: dict[str, Callable[[Mapping[str, Any], Integers], dict[str, Any]]] = {
-    "llama": lambda metadata, get: {},
-    "qwen2": lambda metadata, get: {"qkv_bias": True},
-    "qwen3": lambda metadata, get: {"head_norms": True},
+FAMILIES: dict[str, Callable[[Keys], dict[str, Any]]] = {
+    "llama": lambda keys: {},
+    "qwen2": lambda keys: {"qkv_bias": True},
+    "qwen3": lambda keys: {"head_norms": True},
     "gemma3": _gemma3,
 }
 """By llama.cpp's name of the architecture, what isn't Llama's. Mistral's files say `llama`."""
-
-
-def _ends(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """All the tokens that end an answer: end of text, of turn, of message."""
-    found: dict[int, None] = {}
-    for key in ("eos_token_id", "eot_token_id", "eom_token_id"):
-        for value in token_ids(metadata.get(f"tokenizer.ggml.{key}"), f"GGUF: {key}"):
-            found[value] = None
-    return tuple(found)

@@ -8,7 +8,6 @@ The other families' rows are in Hugging Face's order.
 from __future__ import annotations
 
 import math
-import mmap
 from functools import cached_property
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from lorad.errors import ModelRejected
 from lorad.models.config import BIASED, ModelConfig
 from lorad.models.files import file_digest
 from lorad.models.gguf_config import config_from_gguf
-from lorad.models.gguf_header import GgufHeader, TensorInfo, parse_header
+from lorad.models.gguf_header import TensorInfo, read_header
 from lorad.models.rope import FactorRope
 from lorad.models.weights import Place, RawTensor, check_names, check_shape
 
@@ -49,7 +48,9 @@ class GgufWeights:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        header, self._data = _map(self._path)
+        header = read_header(self._path)
+        # Copy on write: torch wants writable memory and nothing writes, so no page is ever copied.
+        self._data: NDArray[np.uint8] = np.memmap(self._path, dtype=np.uint8, mode="c")
         self.metadata = header.metadata
         self._tensors: dict[str, TensorInfo] = {}
         for name, info in header.tensors.items():
@@ -98,19 +99,6 @@ class GgufWeights:
     def _raw(self, info: TensorInfo) -> RawTensor:
         raw = self._data[info.begin : info.begin + info.bytes].reshape(-1, info.row_bytes)
         return RawTensor(info.kind, raw, info.shape)
-
-
-def _map(path: Path) -> tuple[GgufHeader, NDArray[np.uint8]]:
-    try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            header = parse_header(data)
-        # Copy on write: torch wants writable memory and nothing writes, so no page is ever copied.
-        return header, np.memmap(path, dtype=np.uint8, mode="c")
-    except OSError as error:
-        raise ModelRejected(f"the model file can't be read: {error.strerror}", code="model_file") from None
-    except ValueError as error:
-        # mmap refuses an empty file; strings that aren't UTF-8 are a ValueError too.
-        raise ModelRejected(f"{path.name} isn't a readable GGUF file: {error}", code="gguf_form") from None
 
 
 def _canonical(name: str) -> str:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
+from lorad.models.fields import shown
+from lorad.models.gguf_keys import Keys
 
 F32 = NDArray[np.float32]
 
@@ -129,18 +131,17 @@ def _rope(parameters: Any) -> tuple[float, RopeScaling | None]:
     return theta, scaling
 
 
-def rope_from_gguf(metadata: Mapping[str, Any], architecture: str) -> tuple[float, RopeScaling | None]:
-    """Theta and scaling of a GGUF file's keys; `rope_freqs.weight` is the reader's business."""
-    theta = float(metadata.get(f"{architecture}.rope.freq_base", 10000.0))
-    kind = metadata.get(f"{architecture}.rope.scaling.type", "none")
+def rope_from_gguf(keys: Keys) -> tuple[float, RopeScaling | None]:
+    """Theta and scaling of a GGUF file's keys of its architecture; `rope_freqs.weight` is the reader's business."""
+    theta, kind = keys.number("rope.freq_base", 10000.0), keys.text("rope.scaling.type", "none")
     if kind == "none":
         return theta, None
     if kind == "linear":
-        factor = float(metadata.get(f"{architecture}.rope.scaling.factor", 0.0))
+        factor = keys.number("rope.scaling.factor", 0.0)
         if not (factor > 0 and math.isfinite(factor)):
             raise ModelRejected(f"GGUF: rope.scaling.factor is {factor}", code="model_config")
         return theta, LinearRope(factor)
-    raise ModelRejected(f"rotary scaling {kind!r} isn't supported", code="model_feature")
+    raise ModelRejected(f"rotary scaling {shown(kind)} isn't supported", code="model_feature")
 
 
 def _positive(parameters: Mapping[str, Any], name: str) -> float:

@@ -6,12 +6,15 @@ text into words before merging, and a wrong rule gives other ids without any err
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from lorad.errors import ModelRejected
+from lorad.models.fields import shown
+from lorad.models.gguf_keys import Keys, end_ids
 from lorad.text.tokenizer import Tokenizer
 
 CONTROL, USER_DEFINED = 3, 4
@@ -21,58 +24,64 @@ END_NAMES = frozenset(
 )
 """Control tokens that end a text whether or not the file says so, as llama.cpp treats them."""
 
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
-
-def tokenizer_from_gguf(metadata: dict[str, Any]) -> Tokenizer:
+def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """Builds the tokenizer that `tokenizer.ggml.*` describes, or says what about it isn't known."""
-    ggml = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
-    if ggml.get("model") != "gpt2":
+    ggml = Keys(metadata, "tokenizer.ggml.")
+    model, pre = ggml.text("model", ""), ggml.text("pre", "")
+    if model != "gpt2":
         raise ModelRejected(
-            f"tokenizer.ggml.model is {ggml.get('model')!r}; known is 'gpt2' (byte-level BPE)", code="tokenizer_model"
+            f"tokenizer.ggml.model is {shown(model)}; known is 'gpt2' (byte-level BPE)", code="tokenizer_model"
         )
-    if ggml.get("pre") not in _PRE_TOKENIZERS:
+    if pre not in _PRE_TOKENIZERS:
         known = ", ".join(map(repr, sorted(_PRE_TOKENIZERS)))
-        raise ModelRejected(f"tokenizer.ggml.pre is {ggml.get('pre')!r}; known: {known}", code="tokenizer_pre")
-    tokens, merges, kinds = ggml.get("tokens", []), ggml.get("merges", []), ggml.get("token_type", [])
+        raise ModelRejected(f"tokenizer.ggml.pre is {shown(pre)}; known: {known}", code="tokenizer_pre")
+    tokens, merges, kinds = ggml.texts("tokens", []), ggml.texts("merges", []), ggml.integers("token_type", [])
     if not tokens or not merges or len(kinds) not in (0, len(tokens)):
         raise ModelRejected("the file's vocabulary, merges or token types are missing", code="tokenizer_vocab")
-
-    core = tokenizers.Tokenizer(
-        models.BPE(
-            vocab={token: index for index, token in enumerate(tokens)},
-            merges=[_pair(merge) for merge in merges],
-        )
-    )
-    core.pre_tokenizer = _PRE_TOKENIZERS[ggml["pre"]]()
-    core.decoder = decoders.ByteLevel()
-    controls = [tokens[i] for i, kind in enumerate(kinds) if kind == CONTROL]
-    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in controls])
-    core.add_tokens(
-        [AddedToken(tokens[i], special=False, normalized=False) for i, kind in enumerate(kinds) if kind == USER_DEFINED]
-    )
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) < len(tokens):
+        twice = next(token for index, token in enumerate(tokens) if vocab[token] != index)
+        raise ModelRejected(f"the token {shown(twice)} is there twice", code="tokenizer_vocab")
 
     def named(key: str) -> str:
-        index = ggml.get(key)
-        return tokens[index] if isinstance(index, int) and 0 <= index < len(tokens) else ""
+        ids = ggml.token_ids(key)[:1]
+        for index in ids:
+            if not 0 <= index < len(tokens):
+                raise ModelRejected(
+                    f"tokenizer.ggml.{key} is {index}, the vocabulary has {len(tokens)}", code="tokenizer_vocab"
+                )
+        return "".join(tokens[index] for index in ids)
 
     bos, eos = named("bos_token_id"), named("eos_token_id")
-    before = [bos] if ggml.get("add_bos_token") and bos else []
-    after = [eos] if ggml.get("add_eos_token") and eos else []
-    if before or after:
-        core.post_processor = processors.TemplateProcessing(
-            single=" ".join([*before, "$A", *after]),
-            special_tokens=[(token, tokens.index(token)) for token in {*before, *after}],
-        )
-    ends = {ggml[key] for key in _END_KEYS if key in ggml}
-    ends |= {index for index, kind in enumerate(kinds) if kind == CONTROL and tokens[index] in END_NAMES}
+    before = [bos] if ggml.flag("add_bos_token", False) and bos else []
+    after = [eos] if ggml.flag("add_eos_token", False) and eos else []
+    controls = [token for token, kind in zip(tokens, kinds, strict=False) if kind == CONTROL]
+    users = [token for token, kind in zip(tokens, kinds, strict=False) if kind == USER_DEFINED]
+    try:
+        core = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[_pair(merge) for merge in merges]))
+        core.pre_tokenizer = _PRE_TOKENIZERS[pre]()
+        core.decoder = decoders.ByteLevel()
+        core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in controls])
+        core.add_tokens([AddedToken(token, special=False, normalized=False) for token in users])
+        if before or after:
+            core.post_processor = processors.TemplateProcessing(
+                single=" ".join([*before, "$A", *after]),
+                special_tokens=[(token, vocab[token]) for token in {*before, *after}],
+            )
+    except ModelRejected:
+        raise
+    except Exception as error:
+        # `tokenizers` raises a bare Exception, for a merge of tokens that aren't there and whatever else is wrong.
+        raise ModelRejected(f"the file's tokenizer can't be built: {error}", code="tokenizer_vocab") from None
+    ends = {*end_ids(ggml), *(vocab[token] for token in controls if token in END_NAMES)}
     return Tokenizer(core, end_ids=ends, bos_token=bos, eos_token=eos)
 
 
 def _pair(merge: str) -> tuple[str, str]:
     left, space, right = merge.partition(" ")
     if not space:
-        raise ModelRejected(f"a merge without a space: {merge!r}", code="tokenizer_vocab")
+        raise ModelRejected(f"a merge without a space: {shown(merge)}", code="tokenizer_vocab")
     return left, right
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import tokenizers
 
 from lorad.errors import InvalidRequest, ModelRejected
-from lorad.models.gguf_header import read_metadata
+from lorad.models.gguf_header import read_header
+from lorad.models.gguf_keys import Keys
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.template import ChatTemplate
 from lorad.text.tokenizer import Tokenizer
@@ -50,8 +51,8 @@ def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextMod
     if path.is_dir():
         tokenizer, source = _from_folder(path)
     elif path.is_file():
-        metadata = read_metadata(path)
-        tokenizer, source = tokenizer_from_gguf(metadata), metadata.get("tokenizer.chat_template")
+        metadata = read_header(path).metadata
+        tokenizer, source = tokenizer_from_gguf(metadata), Keys(metadata).text("tokenizer.chat_template", "")
     else:
         raise ModelRejected(f"no model at {str(path)!r}", code="model_missing", param="model")
     if chat_template:

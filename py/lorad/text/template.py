@@ -30,7 +30,8 @@ class ChatTemplate:
         self._names = {"bos_token": bos_token, "eos_token": eos_token}
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
+            # Jinja writes Python: what that compiler finds too deep or can't read isn't a TemplateError.
             raise ModelRejected(f"the chat template doesn't compile: {error}", code="chat_template") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
