@@ -47,6 +47,10 @@ class Damaged:
         self._header = content[: min(tensor.begin for tensor in tensors)]
         self._end = max(tensor.begin + tensor.bytes for tensor in tensors)
 
+    def whole(self) -> None:
+        """Leaves it as it was, but for the weights."""
+        self._write(self._header, self._end)
+
     def cut(self, rng: np.random.Generator) -> None:
         """Ends it before its last tensor does: half of them within the header."""
         self._write(self._header, int(rng.integers(0, len(self._header) if rng.random() < 0.5 else self._end)))

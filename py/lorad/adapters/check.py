@@ -7,13 +7,14 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lorad.adapters.checked import CheckedAdapter, ModuleLora, element_of
+from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.keys import explain, module_path, parse_key, vocabulary_rows
 from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
 from lorad.models.config import ModelConfig, Module
+from lorad.models.elements import element_of
 from lorad.models.safetensors_file import FLOATS, Entry
 
 __all__ = ["CheckedAdapter", "ModuleLora", "check_adapter"]

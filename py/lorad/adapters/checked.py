@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lorad.lazy import torch
-
-Element = Literal["f32", "f16", "bf16"]
-"""The number types of adapter weights, by the name that page layouts use."""
-
-
-def element_of(dtype: torch.dtype) -> Element:
-    """lorad's name of a number type."""
-    names: dict[torch.dtype, Element] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-    return names[dtype]
+from lorad.models.elements import Element
 
 
 class ModuleLora(NamedTuple):

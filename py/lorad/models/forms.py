@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad import _core
-from lorad.adapters.checked import element_of
 from lorad.lazy import torch
+from lorad.models.elements import element_of
 
 F32 = NDArray[np.float32]
 

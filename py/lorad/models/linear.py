@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad import _core
-from lorad.adapters.checked import element_of
 from lorad.lazy import torch
+from lorad.models.elements import element_of
 from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Own
 from lorad.models.operators import OWN, ROWS, Choice, Operators
 from lorad.models.weights import RawTensor

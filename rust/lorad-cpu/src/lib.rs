@@ -2,7 +2,8 @@
 //!
 //! Every operator takes a [`Cpu`] (thread pool and instruction level) and plain slices; activations are f32. Each has a
 //! scalar twin, which is its definition in Rust, and vector twins in [`simd`]. What a row gets doesn't depend on the
-//! other rows of the call nor on the number of threads: sums run in an order fixed by the row's own data.
+//! other rows of the call nor on the number of threads: sums run in an order fixed by the row's own data. Tiles (AMX) are
+//! the exception, where they are asked for: how many rows there are decides whether a LoRA takes them.
 //!
 //! `unsafe` lives in [`simd`] (intrinsics), [`pool`] (a borrowed closure crosses threads) and [`shared`] (parts of one
 //! buffer are handed to several threads); an operator that takes such a part says why nobody else has it.

@@ -13,7 +13,7 @@ use crate::OpError;
 
 /// Rounded activations that stay in the second-level cache while the weights pass by, but for very wide ones.
 const X_BYTES: usize = 1 << 20;
-/// Tokens that share a panel of rounded weights at least: rounding it costs as much as multiplying it by about a hundred.
+/// Tokens that share a panel of rounded weights at least: rounding it costs as much as multiplying it by some fifty.
 const TOKENS_LEAST: usize = 256;
 
 thread_local! {

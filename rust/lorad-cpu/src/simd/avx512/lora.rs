@@ -1,4 +1,4 @@
-//! LoRA by tiles, for adapters in bf16 and many tokens: an eighth of the time that sixteen lanes take.
+//! LoRA by tiles, for adapters in bf16 and many tokens.
 //!
 //! Weights are bf16 as they are. Activations (and between shrink and expand s) are split into two bf16, the second being
 //! what the first leaves: together they hold 17 bits, so that products are nearly those of f32; sums are f32.

@@ -140,7 +140,7 @@ impl WidePanel {
 }
 
 /// Widens the blocks of eight rows from block `first` of the packed ones. Half vectors, as a packed group has eight
-/// rows: this costs a few cycles a block, and packing by sixteen would cost as much where single tokens are multiplied.
+/// rows, which is what single tokens are multiplied by.
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn widen<const FORM: u8>(
     packed: &[u8],
