@@ -19,12 +19,12 @@ from gguf import GGMLQuantizationType, quants
 import blocks
 from lorad import _core
 from lorad.kernels.attention import ref as attention_ref
+from lorad.kernels.gate_mul import ref as gate_ref
 from lorad.kernels.lora import ref as lora_ref
 from lorad.kernels.qmatmul import ref as qmatmul_ref
 from lorad.kernels.rms_norm import ref as norm_ref
 from lorad.kernels.rope import ref as rope_ref
 from lorad.kernels.sample import ref as sample_ref
-from lorad.kernels.silu_mul import ref as silu_ref
 
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 RANKS = [1, 2, 3, 7, 8, 9, 16, 31, 64, 128, 256]
@@ -103,8 +103,12 @@ class Adapters:
 
 
 def run_lora(y, x, arena, adapters, modules, offsets, groups, *, exact=False) -> list[int]:
+    return _core.lora(y, x, delta_of(arena, adapters, modules, offsets, groups, exact=exact))
+
+
+def delta_of(arena, adapters, modules, offsets, groups, *, exact=False) -> _core.Delta:
     columns = [np.array(column, dtype=np.int32) for column in zip(*groups, strict=True)]
-    return _core.lora(y, x, arena, adapters.table, 1, modules, offsets, *columns, exact)
+    return _core.StepAdapters(arena, adapters.table, *columns, exact=exact), 1, modules, offsets
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -403,20 +407,19 @@ def test_norms(hidden: int) -> None:
         assert np.array_equal(total, sums.numpy())
 
 
-@pytest.mark.parametrize("gate", ["silu_mul", "gelu_mul"])
+@pytest.mark.parametrize("gate", sorted(gate_ref.GATES))
 @pytest.mark.parametrize("width", [1, 9, 64, 1536])
 def test_gated_activations(width: int, gate: str) -> None:
-    run, ref = getattr(_core, gate), getattr(silu_ref, gate)
     rng = np.random.default_rng(width)
     gate_up = normal(rng, 9, 2 * width) * 4
     gate_up[0, 0], gate_up[1, 0] = -200, 200
     out = nan(9, width)
-    run(out, gate_up)
+    _core.gate_mul(out, gate_up, gate)
     # torch's 1 + tanh loses the digits of large negative gates, ours doesn't: there the values are about 0.
-    tolerance = {"rtol": 3e-6, "atol": 1e-30} if gate == "silu_mul" else {"rtol": 3e-6, "atol": 3e-6}
-    np.testing.assert_allclose(out, ref(torch.from_numpy(gate_up)).numpy(), **tolerance)
+    tolerance = {"rtol": 3e-6, "atol": 1e-30} if gate == "silu" else {"rtol": 3e-6, "atol": 3e-6}
+    np.testing.assert_allclose(out, gate_ref.gate_mul(torch.from_numpy(gate_up), gate).numpy(), **tolerance)
     gate_up[2] = np.nan
-    run(out, gate_up)
+    _core.gate_mul(out, gate_up, gate)
     assert np.isnan(out[2]).all() and np.isfinite(out[3]).all()
 
 
@@ -533,6 +536,48 @@ def test_a_bad_activation_poisons_its_row_only(bad: float) -> None:
         matrix.matmul(y, x)
         assert np.isnan(y[2]).all()
         assert np.isfinite(np.delete(y, 2, 0)).all()
+
+
+@pytest.mark.parametrize("gate", [None, *sorted(gate_ref.GATES)])
+@pytest.mark.parametrize("groups", [2, 9])
+def test_a_product_takes_adapters_and_gate_along(groups: int, gate: str | None) -> None:
+    """As product, LoRA and gate one after the other; by tiles near it. 9 groups: each is taken by itself."""
+    rng = np.random.default_rng(groups)
+    rows, cols = 128, 96
+    matrix, _ = quantised(rng, "Q4_1", rows, cols)
+    adapters = Adapters(rng, [(cols, rows // 2)] * 2, 4096, groups)
+    for slot in range(groups):
+        adapters.add(int(rng.choice(RANKS)), "bf16", [[0, 1], [0], [1]][slot % 3])
+    arena = adapters.build()
+    counts = [17, 1, 3, 1, 2, 40, 1, 1, 5][:groups]
+    ends = np.cumsum(counts).tolist()
+    spans = [(slot, 1000 + slot, end - count, end) for slot, (end, count) in enumerate(zip(ends, counts, strict=True))]
+    spans[-1] = (groups - 1, 999, *spans[-1][2:])  # another generation
+    n = ends[-1] + 1
+    x, y = normal(rng, n, cols), nan(n, rows)
+    matrix.matmul(y, x)
+    delta = delta_of(arena, adapters, [0, 1], [0, rows // 2], spans, exact=True)
+    assert _core.lora(y, x, delta) == [groups - 1]
+    if gate is not None:
+        wanted = nan(n, rows // 2)
+        _core.gate_mul(wanted, y, gate)
+        y = wanted
+    got = nan(*y.shape)
+    assert matrix.matmul(got, x, delta=delta, gate=gate) == [groups - 1]
+    assert np.array_equal(got, y, equal_nan=True)
+    if _core.cpu_features()["level"] == "amx":
+        fast = delta_of(arena, adapters, [0, 1], [0, rows // 2], spans)
+        assert matrix.matmul(got, x, tiles=True, delta=fast, gate=gate) == [groups - 1]
+        assert np.isnan(got[n - 1 - counts[-1] : n - 1]).all()
+        close(np.nan_to_num(got), torch.from_numpy(np.nan_to_num(y)), 2e-2)
+
+
+def test_a_gate_needs_whole_panels_and_a_name() -> None:
+    matrix, _ = quantised(np.random.default_rng(0), "Q4_1", 96, 64)
+    with pytest.raises(ValueError, match="rows in multiples of 64: rows, got 96"):
+        matrix.matmul(nan(2, 48), nan(2, 64), gate="silu")
+    with pytest.raises(ValueError, match='gate: silu or gelu_tanh expected, got "relu"'):
+        matrix.matmul(nan(2, 48), nan(2, 64), gate="relu")
 
 
 def test_quantised_shapes_are_checked() -> None:

@@ -13,7 +13,7 @@ import blocks
 from lorad import _core
 from lorad.doctor import report
 from lorad.models import linear, operators
-from lorad.models.forms import FORMS, QUANT_FORMS
+from lorad.models.forms import FORMS, QUANT_FORMS, Linear
 from lorad.models.linear import Chosen, DenseEmbedding
 from lorad.models.operators import OWN, ROWS, SMALL, Choice, Operators, candidates, fastest, machine_name
 
@@ -139,13 +139,13 @@ def test_every_operator_is_timed_with_every_number_of_rows(monkeypatch: pytest.M
 def test_the_number_of_rows_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, int]] = []
 
-    class Form:
+    class Form(Linear):
         bytes = 7
 
         def __init__(self, name: str) -> None:
             self.name = name
 
-        def __call__(self, y: np.ndarray, x: np.ndarray) -> None:
+        def __call__(self, y: np.ndarray, x: np.ndarray, delta: object = None) -> None:
             calls.append((self.name, len(x)))
 
     monkeypatch.setattr(linear, "FORMS", {name: (lambda weight, name=name: Form(name)) for name in FORMS})

@@ -106,7 +106,7 @@ def test_logits_beside_the_same_weights_in_f32(
         self.matrix.widen_rows(weight, np.arange(len(weight), dtype=np.int32))
         y[:] = qmatmul_ref.qmatmul(torch.from_numpy(x), torch.from_numpy(weight)).numpy()
 
-    monkeypatch.setattr(Own, "__call__", rounded)
+    monkeypatch.setattr(Own, "product", rounded)
     wanted = [ask(exact, prefix, 1) for prefix in prefixes]
     same, off = compare(found, [(request.tokens[0], request.logprobs[0]) for request in wanted])
     assert same >= 21

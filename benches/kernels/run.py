@@ -167,19 +167,11 @@ def bench_lora(repeats: int) -> None:
         offsets = {calls: [sum(MODULES[m][1] for m in calls[:j]) for j in range(len(calls))] for calls in CALLS}
         slots = np.arange(len(ranks), dtype=np.int32)
         groups = (slots, slots + 1, slots * tokens, (slots + 1) * tokens)
+        step = _core.StepAdapters(adapters.arena, adapters.table, *groups)
 
         def layer(i: int) -> None:
             for calls in CALLS:
-                _core.lora(
-                    y[calls],
-                    x[MODULES[calls[0]][0]],
-                    adapters.arena,
-                    adapters.table,
-                    i % layers,
-                    calls,
-                    offsets[calls],
-                    *groups,
-                )
+                _core.lora(y[calls], x[MODULES[calls[0]][0]], (step, i % layers, calls, offsets[calls]))
 
         found = time_interleaved({"lorad": layer}, repeats)
         us = found["lorad"][0]
@@ -243,8 +235,8 @@ def bench_small(repeats: int) -> None:
             time_interleaved({"lorad": lambda i: _core.add_rms_norm(normed, hidden, branch, weight, 1e-5)}, repeats),
         )
         show(
-            f"silu_mul {n} x 1536",
-            time_interleaved({"lorad": lambda i: _core.silu_mul(gated, gate_up)}, repeats),
+            f"gate_mul {n} x 1536",
+            time_interleaved({"lorad": lambda i: _core.gate_mul(gated, gate_up, "silu")}, repeats),
         )
         geometry = (30, 3, 16, 64, "f16")
         columns = -(-n // 16) if n == 512 else 1

@@ -221,6 +221,7 @@ def simulate(
 
 QUANT_KINDS: frozenset[str]  # Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K
 TILE_ROWS: int
+GATED_ROWS: int
 
 # (layers, kv_heads, page_tokens, head_dim, element): how KV lies in a page; element: "f32", "f16" or "bf16".
 Geometry: TypeAlias = tuple[int, int, int, int, str]
@@ -262,19 +263,29 @@ class AdapterTable:
     @property
     def bytes(self) -> int: ...
 
+class StepAdapters:
+    """A step's adapters, which operators add."""
+
+    def __init__(
+        self,
+        arena: NDArray[uint8],  # [pages, page_bytes]
+        table: AdapterTable,
+        group_slot: NDArray[int32],  # [groups]
+        group_tag: NDArray[int32],  # [groups]
+        group_begin: NDArray[int32],  # [groups] token ranges, disjoint
+        group_end: NDArray[int32],  # [groups]
+        *,
+        exact: bool = False,
+    ) -> None:
+        """`exact`: as few tokens are computed, however many there are."""
+
+Delta: TypeAlias = tuple[StepAdapters, int, Sequence[int], Sequence[int]]
+"""What adapters add to a product: a layer, its modules with one input, the columns of y where their outputs begin."""
+
 def lora(
-    y: NDArray[float32],  # [n, width]; module i adds to columns offsets[i] .. offsets[i] + out
+    y: NDArray[float32],  # [n, width]
     x: NDArray[float32],  # [n, in]
-    arena: NDArray[uint8],  # [pages, page_bytes]
-    table: AdapterTable,
-    layer: int,
-    modules: Sequence[int],
-    offsets: Sequence[int],
-    group_slot: NDArray[int32],  # [groups]
-    group_tag: NDArray[int32],  # [groups]
-    group_begin: NDArray[int32],  # [groups] token ranges, disjoint
-    group_end: NDArray[int32],  # [groups]
-    exact: bool = False,  # as few tokens are computed, however many there are
+    delta: Delta,
 ) -> list[int]:
     """Adds each group's adapter to y. Returns the groups whose tag isn't their slot's; their rows of y are NaN."""
 
@@ -314,11 +325,8 @@ def add_rms_norm(
     weight: NDArray[float32],  # [hidden]
     eps: float,
 ) -> None: ...
-def silu_mul(out: NDArray[float32], gate_up: NDArray[float32]) -> None:
-    """out [n, I] = silu(gate_up[:, :I]) * gate_up[:, I:]."""
-
-def gelu_mul(out: NDArray[float32], gate_up: NDArray[float32]) -> None:
-    """out [n, I] = gelu(gate_up[:, :I]) * gate_up[:, I:], in GELU's tanh form."""
+def gate_mul(out: NDArray[float32], gate_up: NDArray[float32], gate: str) -> None:
+    """out [n, width] = gate(gate_up[:, :width]) · gate_up[:, width:]; `gate`: silu, or gelu_tanh, GELU's tanh form."""
 
 def embed(
     out: NDArray[float32],  # [n, hidden]
@@ -349,10 +357,21 @@ class QuantMatrix:
     def cols(self) -> int: ...
     @property
     def bytes(self) -> int: ...
-    def matmul(self, y: NDArray[float32], x: NDArray[float32]) -> None:
-        """y [n, rows] = x [n, cols] @ W.T, x rounded to 8 bits in blocks of 32."""
-    def matmul_tiles(self, y: NDArray[float32], x: NDArray[float32]) -> None:
-        """The same with weights and x rounded to bf16, sums in f32; only where `cpu_features()["level"]` is amx."""
+    def matmul(
+        self,
+        y: NDArray[float32],  # [n, rows]; [n, rows / 2] with a gate
+        x: NDArray[float32],  # [n, cols]
+        *,
+        tiles: bool = False,
+        delta: Delta | None = None,
+        gate: str | None = None,
+    ) -> list[int]:
+        """y = x @ W.T, and what adapters add; `gate` (silu, gelu_tanh): gate(first half) · second half of that.
+
+        x is rounded to 8 bits in blocks of 32. `tiles`: weights and x rounded to bf16, sums in f32; only where
+        `cpu_features()["level"]` is amx. Returns what `lora` does. A gate needs rows in multiples of GATED_ROWS.
+        """
+
     def dequantize(self, out: NDArray[float32]) -> None: ...  # [rows, cols]
     def dequantize_rows(self, out: NDArray[float32], ids: NDArray[int32]) -> None: ...  # [n, cols]
 

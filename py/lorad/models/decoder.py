@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lorad import _core
 from lorad.models.forms import F32, Linear
 from lorad.models.linear import make_embedding, make_linear
 from lorad.models.operators import Operators
@@ -62,7 +63,6 @@ class Decoder:
         self.ops = ops
         self.q_width = config.heads * config.head_dim
         self.kv_width = config.kv_heads * config.head_dim
-        self.gate = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul}[config.activation]
 
         def linear(*names: str) -> Linear:
             biases = [weights.tensor(f"{name}.bias") for name in names if f"{name}.bias" in shapes]
@@ -138,6 +138,10 @@ class Decoder:
         hidden, normed, branch = self.hidden[:n], self.normed[:n], self.branch[:n]
         qkv, attention = self.qkv[:n], self.attention[:n]
         gate_up, gated = self.gate_up[:n], self.gated[:n]
+        adapters = ops.adapters(step)
+
+        def delta(layer: int, modules: Modules, *columns: int) -> _core.Delta | None:
+            return None if adapters is None else (adapters, layer, modules, columns)
 
         self.embed(hidden, step.token_id)
         if config.embed_scale != 1.0:
@@ -147,20 +151,16 @@ class Decoder:
                 ops.rms_norm(normed, hidden, layer.input_norm, eps)
             else:  # the last layer's branch joins here: one pass over `hidden` instead of two
                 ops.add_rms_norm(normed, hidden, branch, layer.input_norm, eps)
-            layer.qkv(qkv, normed)
-            ops.lora(step, qkv, normed, index, Q_K_V, (0, q_width, q_width + kv_width))
+            layer.qkv(qkv, normed, delta(index, Q_K_V, 0, q_width, q_width + kv_width))
             ops.rope_write(step, qkv, layer.cos, layer.sin, index, layer.head_norms)
             ops.attention(step, attention, qkv, index, scale, layer.window)
-            layer.o(branch, attention)
-            ops.lora(step, branch, attention, index, ATTENTION_OUT, (0,))
+            layer.o(branch, attention, delta(index, ATTENTION_OUT, 0))
             if layer.attention_out_norm is not None:
                 ops.rms_norm(branch, branch, layer.attention_out_norm, eps)
             ops.add_rms_norm(normed, hidden, branch, layer.post_norm, eps)
-            layer.gate_up(gate_up, normed)
-            ops.lora(step, gate_up, normed, index, GATE_UP, (0, config.intermediate))
-            self.gate(gated, gate_up)
-            layer.down(branch, gated)
-            ops.lora(step, branch, gated, index, DOWN, (0,))
+            mlp = delta(index, GATE_UP, 0, config.intermediate)
+            layer.gate_up.gated(gated, gate_up, normed, config.activation, mlp)
+            layer.down(branch, gated, delta(index, DOWN, 0))
             if layer.mlp_out_norm is not None:
                 ops.rms_norm(branch, branch, layer.mlp_out_norm, eps)
         # Only the rows that are sampled go through the head, the largest product of small models.
@@ -173,11 +173,12 @@ class Decoder:
         return logits
 
 
-# Indices into `ModelConfig.modules()`.
-Q_K_V = (0, 1, 2)
-ATTENTION_OUT = (3,)
-GATE_UP = (4, 5)
-DOWN = (6,)
+Modules = tuple[int, ...]
+"""Indices into `ModelConfig.modules()` of those that share their input."""
+Q_K_V: Modules = (0, 1, 2)
+ATTENTION_OUT: Modules = (3,)
+GATE_UP: Modules = (4, 5)
+DOWN: Modules = (6,)
 
 
 def rope_tables(head_dim: int, positions: int, theta: float, scaling: RopeScaling | None) -> tuple[F32, F32]:

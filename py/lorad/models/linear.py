@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lorad import _core
 from lorad.lazy import torch
 from lorad.models.elements import element_of
-from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Own
+from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Own, Product
 from lorad.models.operators import OWN, ROWS, Choice, Operators
 from lorad.models.weights import RawTensor
 
@@ -29,15 +29,21 @@ class Embedding(Protocol):
         """The same table as the output head (tied embeddings)."""
 
 
-class ByRows:
+class ByRows(Linear):
     """A weight in one form or two; the number of rows decides which is multiplied."""
 
     def __init__(self, forms: Mapping[str, Linear], choice: Choice) -> None:
         """`forms`: those of the choice, by name."""
         self._by_rows = [forms[name] for name in choice.names]
 
-    def __call__(self, y: F32, x: F32) -> None:
-        self._by_rows[max(bisect_right(ROWS, len(x)) - 1, 0)](y, x)
+    def _form(self, rows: int) -> Linear:
+        return self._by_rows[max(bisect_right(ROWS, rows) - 1, 0)]
+
+    def __call__(self, y: F32, x: F32, delta: _core.Delta | None = None) -> None:
+        self._form(len(x))(y, x, delta)
+
+    def gated(self, out: F32, between: F32, x: F32, gate: str, delta: _core.Delta | None = None) -> None:
+        self._form(len(x)).gated(out, between, x, gate, delta)
 
 
 class Chosen(ByRows):
@@ -74,7 +80,7 @@ class Quantised(ByRows):
         self.bytes = matrix.bytes
 
 
-class Stacked:
+class Stacked(Product):
     """Operators of several number types over one input, their outputs side by side."""
 
     def __init__(self, parts: Sequence[tuple[Linear, int]]) -> None:
@@ -82,7 +88,7 @@ class Stacked:
         self._parts = parts
         self.bytes = sum(part.bytes for part, _ in parts)
 
-    def __call__(self, y: F32, x: F32) -> None:
+    def product(self, y: F32, x: F32) -> None:
         begin = 0
         for part, rows in self._parts:
             columns = y[:, begin : begin + rows]
@@ -110,7 +116,7 @@ class QuantisedEmbedding:
         return Quantised(self._matrix, self._choice)
 
 
-class Biased:
+class Biased(Linear):
     """A product to which a bias is added."""
 
     def __init__(self, linear: Linear, bias: F32) -> None:
@@ -118,8 +124,8 @@ class Biased:
         self._linear, self._bias = linear, bias
         self.bytes = linear.bytes + bias.nbytes
 
-    def __call__(self, y: F32, x: F32) -> None:
-        self._linear(y, x)
+    def __call__(self, y: F32, x: F32, delta: _core.Delta | None = None) -> None:
+        self._linear(y, x, delta)
         np.add(y, self._bias, out=y)
 
 

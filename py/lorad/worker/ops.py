@@ -124,31 +124,16 @@ class Ops:
 
     rms_norm = staticmethod(_core.rms_norm)
     add_rms_norm = staticmethod(_core.add_rms_norm)
-    silu_mul = staticmethod(_core.silu_mul)
-    gelu_mul = staticmethod(_core.gelu_mul)
 
-    def lora(
-        self, step: StepArrays, y: F32, x: F32, layer: int, modules: tuple[int, ...], offsets: tuple[int, ...]
-    ) -> None:
-        """Adds each row's adapter to `y`; base-only steps return at once.
+    def adapters(self, step: StepArrays) -> _core.StepAdapters | None:
+        """The step's adapters; None: all of its rows are the base's.
 
         A group whose slot holds another generation gets NaN, which `sample` reports as a failed row.
         """
-        if len(step.group_slot):
-            _core.lora(
-                y,
-                x,
-                self._arena,
-                self._table,
-                layer,
-                modules,
-                offsets,
-                step.group_slot,
-                step.group_tag,
-                step.group_begin,
-                step.group_end,
-                self._exact,
-            )
+        if not len(step.group_slot):
+            return None
+        groups = step.group_slot, step.group_tag, step.group_begin, step.group_end
+        return _core.StepAdapters(self._arena, self._table, *groups, exact=self._exact)
 
     def rope_write(
         self, step: StepArrays, qkv: F32, cos: F32, sin: F32, layer: int, norms: HeadNorms | None = None

@@ -51,18 +51,23 @@ pub fn gate_mul(
             // SAFETY: tasks have disjoint rows.
             let out = unsafe { out.part(row * width, width) };
             let (z, up) = gate_up[row * width * 2..][..width * 2].split_at(width);
-            match cpu.level {
-                Level::Portable => {
-                    for ((out, z), up) in out.iter_mut().zip(z).zip(up) {
-                        *out = gate_scalar(gate, *z) * up;
-                    }
-                }
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2(avx2) => avx2.gate_mul(gate, out, z, up),
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx512(_, avx512) => avx512.gate_mul(gate, out, z, up),
-            }
+            gate_row(cpu.level, gate, out, z, up);
         }
     });
     Ok(())
+}
+
+/// `out = gate(z) · up`, all of one length.
+pub(crate) fn gate_row(level: Level, gate: Gate, out: &mut [f32], z: &[f32], up: &[f32]) {
+    match level {
+        Level::Portable => {
+            for ((out, z), up) in out.iter_mut().zip(z).zip(up) {
+                *out = gate_scalar(gate, *z) * up;
+            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2(avx2) => avx2.gate_mul(gate, out, z, up),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512(_, avx512) => avx512.gate_mul(gate, out, z, up),
+    }
 }

@@ -16,6 +16,7 @@ pub mod cpu;
 pub mod dense;
 pub mod embed;
 pub mod error;
+pub mod fetch;
 pub mod kv;
 pub mod lora;
 pub mod norm;

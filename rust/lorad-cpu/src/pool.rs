@@ -1,6 +1,8 @@
 //! A small thread pool for operators of a few microseconds.
 //!
-//! The caller works too. Tasks are claimed one by one from a counter, so an uneven or disturbed thread takes fewer.
+//! The caller works too. Each thread has a share of the tasks, always the same one for as many tasks, so that what it has in
+//! its caches serves the next job too; it claims them one by one and then goes on with the others' shares, so an uneven or
+//! disturbed thread does fewer.
 //! Workers spin for [`SPIN`] after a job, since a step is a run of short jobs, and then park. `state` protects `job`:
 //! a worker may read `job` only between adding itself to an open state and taking itself off, and the caller replaces
 //! it only when the state is closed and nobody is in. A worker that comes too late finds the state closed and is never
@@ -26,11 +28,16 @@ const ENTERED: u64 = OPEN - 1;
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
+/// On a cache line of its own.
+#[repr(align(64))]
+struct Counter(AtomicUsize);
+
 struct Shared {
     /// Job number in the upper half, `OPEN`, and how many workers are in.
     state: AtomicU64,
     job: UnsafeCell<Option<(*const Task<'static>, usize)>>,
-    next: AtomicUsize,
+    /// Of each thread, the caller first: the next task of its share.
+    next: Box<[Counter]>,
     stop: AtomicBool,
     parked: Vec<AtomicBool>,
     panicked: Mutex<Option<Box<dyn Any + Send>>>,
@@ -42,14 +49,18 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Claims and runs tasks until none is left.
-    fn work(&self, task: &Task<'_>, tasks: usize) {
-        loop {
-            let index = self.next.fetch_add(1, SeqCst);
-            if index >= tasks {
-                return;
+    /// Claims and runs tasks until none is left, those of `me` first.
+    fn work(&self, me: usize, task: &Task<'_>, tasks: usize) {
+        let threads = self.next.len();
+        for owner in (me..threads).chain(0..me) {
+            let end = tasks * (owner + 1) / threads;
+            loop {
+                let index = self.next[owner].0.fetch_add(1, SeqCst);
+                if index >= end {
+                    break;
+                }
+                task(index);
             }
-            task(index);
         }
     }
 
@@ -88,7 +99,7 @@ impl Shared {
             if let Some((task, tasks)) = unsafe { *self.job.get() } {
                 // SAFETY: as above; `run` doesn't return before this worker has left.
                 let task = unsafe { &*task };
-                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.work(task, tasks))) {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| self.work(me + 1, task, tasks))) {
                     *self.panicked.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
                 }
             }
@@ -103,7 +114,7 @@ struct Finish<'shared>(&'shared Shared);
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
         // A panicking caller leaves tasks unclaimed: nobody may start one any more.
-        self.0.next.fetch_add(usize::MAX / 2, SeqCst);
+        self.0.next.iter().for_each(|next| next.0.store(usize::MAX / 2, SeqCst));
         self.0.state.fetch_and(!OPEN, SeqCst);
         let mut turns = 0u32;
         while self.0.state.load(SeqCst) & ENTERED != 0 {
@@ -132,7 +143,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(None),
-            next: AtomicUsize::new(0),
+            next: (0..threads.max(1)).map(|_| Counter(AtomicUsize::new(0))).collect(),
             stop: AtomicBool::new(false),
             parked: (0..count).map(|_| AtomicBool::new(false)).collect(),
             panicked: Mutex::new(None),
@@ -169,7 +180,10 @@ impl Pool {
             unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
         // SAFETY: the state is closed and empty and `busy` is held: nobody reads the job.
         unsafe { *shared.job.get() = Some((task_static, tasks)) };
-        shared.next.store(0, SeqCst);
+        let threads = shared.next.len();
+        for (thread, next) in shared.next.iter().enumerate() {
+            next.0.store(tasks * thread / threads, SeqCst);
+        }
         let number = (shared.state.load(SeqCst) >> 32) + 1;
         shared.state.store(number << 32 | OPEN, SeqCst);
         for (parked, worker) in shared.parked.iter().zip(&self.workers) {
@@ -178,7 +192,7 @@ impl Pool {
             }
         }
         let finish = Finish(shared);
-        shared.work(task, tasks);
+        shared.work(0, task, tasks);
         drop(finish);
         if let Some(payload) = shared.panicked.lock().unwrap_or_else(PoisonError::into_inner).take() {
             resume_unwind(payload);
@@ -207,7 +221,7 @@ impl Drop for Pool {
 }
 
 /// Cuts `0..costs.len()` into at most `parts` (+1) consecutive ranges of about equal cost.
-fn bundles(costs: &[usize], parts: usize) -> Vec<Range<usize>> {
+pub(crate) fn bundles(costs: &[usize], parts: usize) -> Vec<Range<usize>> {
     let total: usize = costs.iter().sum();
     let share = total.div_ceil(parts).max(1);
     let mut found = Vec::with_capacity(parts + 1);

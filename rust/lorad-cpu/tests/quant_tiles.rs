@@ -4,7 +4,7 @@ mod common;
 
 use common::{close, random_file, Seeded};
 use lorad_cpu::quant::pack::Kind;
-use lorad_cpu::quant::QuantMatrix;
+use lorad_cpu::quant::{Along, QuantMatrix};
 use lorad_cpu::{Cpu, Level, OpError};
 
 /// A threaded CPU with tiles.
@@ -26,7 +26,7 @@ fn tiles_against_dequantised_weights() {
         let n = seeded.pick(&[1, 5, 15, 16, 17, 31, 32, 33, 48, 50, 300]);
         let x = seeded.floats(n * cols);
         let mut y = vec![f32::NAN; n * rows];
-        matrix.matmul_tiles(&cpu, &mut y, &x).unwrap();
+        matrix.matmul_tiles(&cpu, &mut y, &x, &Along::default()).unwrap();
         let dot =
             |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
         let wanted: Vec<f32> =
@@ -36,7 +36,7 @@ fn tiles_against_dequantised_weights() {
         // A row's sums don't depend on the rows beside it.
         for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact(rows)).take(3) {
             let mut alone = vec![f32::NAN; rows];
-            matrix.matmul_tiles(&cpu, &mut alone, x).unwrap();
+            matrix.matmul_tiles(&cpu, &mut alone, x, &Along::default()).unwrap();
             assert_eq!(alone, y);
         }
     }
@@ -51,7 +51,7 @@ fn a_bad_activation_poisons_its_row_only() {
         let mut x = seeded.floats(20 * 64);
         x[7 * 64 + seeded.below(64)] = bad;
         let mut y = vec![0.0; 20 * 17];
-        matrix.matmul_tiles(&cpu, &mut y, &x).unwrap();
+        matrix.matmul_tiles(&cpu, &mut y, &x, &Along::default()).unwrap();
         for (index, y) in y.iter().enumerate() {
             assert!(y.is_finite() || index / 17 == 7, "{bad}: element {index}");
         }
@@ -64,5 +64,5 @@ fn other_levels_say_so() {
     let matrix = QuantMatrix::new(Kind::Q8_0, &[0; 34], 1, 32).unwrap();
     let cpu = Cpu::new(Level::Portable, 1);
     let wanted = OpError::Name { what: "level with tiles", got: "portable".to_owned() };
-    assert_eq!(matrix.matmul_tiles(&cpu, &mut [0.0], &[0.0; 32]), Err(wanted));
+    assert_eq!(matrix.matmul_tiles(&cpu, &mut [0.0], &[0.0; 32], &Along::default()), Err(wanted));
 }

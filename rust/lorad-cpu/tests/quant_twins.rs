@@ -7,7 +7,7 @@ mod common;
 use common::{close, halves, random_file, twins, Seeded};
 use lorad_cpu::number::f32_to_f16;
 use lorad_cpu::quant::pack::Kind;
-use lorad_cpu::quant::QuantMatrix;
+use lorad_cpu::quant::{Along, QuantMatrix};
 use lorad_cpu::OpError;
 
 /// Every quant and sub-scale at its most, all scalars `scalar`.
@@ -32,10 +32,10 @@ fn products(matrix: &QuantMatrix, x: &[f32]) -> [Vec<f32>; 2] {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let (portable, levels) = twins(|cpu| {
         let mut y = vec![f32::NAN; x.len() / cols * rows];
-        assert_eq!(matrix.matmul(cpu, &mut y, x), Ok(()));
+        assert_eq!(matrix.matmul(cpu, &mut y, x, &Along::default()), Ok(vec![]));
         for (x, y) in x.chunks_exact(cols).zip(y.chunks_exact(rows)) {
             let mut alone = vec![f32::NAN; rows];
-            assert_eq!(matrix.matmul(cpu, &mut alone, x), Ok(()));
+            assert_eq!(matrix.matmul(cpu, &mut alone, x, &Along::default()), Ok(vec![]));
             assert!(same(&alone, y), "{}: {alone:?} alone, {y:?} in company", cpu.level.name());
         }
         y

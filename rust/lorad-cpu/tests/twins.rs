@@ -3,33 +3,20 @@
 
 mod common;
 
-use std::sync::Arc;
-
+use common::adapters::{stored, ELEMENTS};
 use common::{close, definition, twins, Seeded};
-use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
+use lorad_blocks::layout::Element;
 use lorad_cpu::activation::{gate_mul, Gate};
 use lorad_cpu::attention::{paged_attention, Rows, ALL_KEYS};
 use lorad_cpu::dense::DenseMatrix;
 use lorad_cpu::kv::{KvGeometry, PageTable};
-use lorad_cpu::lora::{lora, Groups};
-use lorad_cpu::number::{f32_to_bf16, f32_to_f16};
 use lorad_cpu::quant::pack::Kind;
-use lorad_cpu::quant::QuantMatrix;
+use lorad_cpu::quant::{Along, QuantMatrix};
 use lorad_cpu::rope::{rope_write, Angles, HeadNorms};
 use lorad_cpu::sample::{sample, Chosen, Parameters};
 use lorad_cpu::shared::Arena;
 use lorad_cpu::table::AdapterTable;
 use lorad_cpu::{embed, norm, Cpu, OpError};
-
-const ELEMENTS: [Element; 3] = [Element::F32, Element::F16, Element::BF16];
-
-fn stored(element: Element, values: &[f32]) -> Vec<u8> {
-    match element {
-        Element::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Element::F16 => values.iter().flat_map(|x| f32_to_f16(*x).to_le_bytes()).collect(),
-        Element::BF16 => values.iter().flat_map(|x| f32_to_bf16(*x).to_le_bytes()).collect(),
-    }
-}
 
 #[test]
 fn dense_matrix_twins() {
@@ -73,87 +60,6 @@ fn dense_matrix_twins() {
     let matrix = DenseMatrix::new(Element::F32, &[0; 16], 2, 2).unwrap();
     assert!(matrix.widen_rows(&mut [0.0; 2], &[2]).is_err());
     assert!(matrix.matmul(&definition(), &mut [0.0; 3], &[0.0; 4]).is_err());
-}
-
-#[test]
-fn lora_twins() {
-    for seed in 0..80 {
-        let mut seeded = Seeded(seed);
-        // Wholes of what tiles take among others.
-        let inputs = seeded.pick(&[1, 7, 8, 40, 67, 129, 64, 96, 320]);
-        let outputs = [seeded.pick(&[1, 9, 64, 48]), seeded.pick(&[3, 8, 131, 160])];
-        let page_bytes = seeded.pick(&[64, 256, 4096]);
-        let adapters = 1 + seeded.below(5);
-        let mut table = AdapterTable::new(adapters + 1, page_bytes, 2, 2).unwrap();
-        let (mut bytes, mut first) = (Vec::new(), 0);
-        for slot in 0..adapters {
-            let rank = seeded.pick(&[1, 2, 3, 7, 8, 9, 16, 31, 64]);
-            let shape = |module: usize| ModuleShape {
-                layer: 1,
-                module: module as u32,
-                in_features: inputs as u32,
-                out_features: outputs[module] as u32,
-                rank: rank as u32,
-                scale: 0.5,
-            };
-            let shapes = [shape(0), shape(1)];
-            let shapes = &shapes[..1 + seeded.below(2)];
-            let element = ELEMENTS[seeded.below(3)];
-            let layout = Arc::new(AdapterLayout::new(page_bytes, element, shapes).unwrap());
-            let mut image = vec![0xff; layout.pages() * page_bytes];
-            for shape in shapes {
-                let a = stored(element, &seeded.floats(rank * inputs));
-                let b = stored(element, &seeded.floats(rank * outputs[shape.module as usize]));
-                layout.pack(&mut image, 1, shape.module, &a, &b).unwrap();
-            }
-            let pages: Vec<i32> = (first..first + layout.pages() as i32).collect();
-            first += layout.pages() as i32;
-            table.set(slot as i32, 7 + slot as u32, Arc::clone(&layout), &pages).unwrap();
-            bytes.extend(image);
-        }
-        let (mut slot, mut tag, mut begin, mut end, mut n) = (vec![], vec![], vec![], vec![], 0);
-        for number in 0..=adapters {
-            let tokens = seeded.pick(&[0, 1, 1, 2, 3, 4, 6, 11, 16, 23, 40]);
-            slot.push(number as i32);
-            tag.push(7 + number as i32); // the last slot is empty
-            begin.push(n);
-            n += tokens;
-            end.push(n);
-        }
-        let width = outputs[0] + outputs[1] + 3;
-        let n = n as usize + 1;
-        let (x, y) = (seeded.floats(n * inputs), seeded.floats(n * width));
-        let mut run = |cpu: &Cpu, x: &[f32], y: &mut [f32], groups: Groups<'_>, exact: bool| {
-            let arena = Arena::new(&mut bytes, page_bytes).unwrap();
-            lora(cpu, y, width, x, inputs, &arena, &table, 1, &[0, 1], &[1, outputs[0] + 2], groups, exact)
-        };
-        let groups = Groups { slot: &slot, tag: &tag, begin: &begin, end: &end };
-        let (wanted, found) = twins(|cpu| {
-            let mut y = y.clone();
-            assert_eq!(run(cpu, &x, &mut y, groups, true), Ok(vec![adapters]));
-            y
-        });
-        for (cpu, got) in &found {
-            let what = format!("{}, seed {seed}", cpu.level.name());
-            close(got, &wanted, 2e-6, &what);
-            let mut fast = y.clone();
-            assert_eq!(run(cpu, &x, &mut fast, groups, false), Ok(vec![adapters]));
-            close(&fast, &wanted, 2e-5, &format!("{what}, not exact"));
-            for group in 0..adapters {
-                for token in begin[group] as usize..end[group] as usize {
-                    let mut alone = y[token * width..][..width].to_vec();
-                    let one = Groups {
-                        slot: &slot[group..=group],
-                        tag: &tag[group..=group],
-                        begin: &[0],
-                        end: &[1],
-                    };
-                    run(cpu, &x[token * inputs..][..inputs], &mut alone, one, true).unwrap();
-                    assert_eq!(alone, got[token * width..][..width], "{what} token {token}");
-                }
-            }
-        }
-    }
 }
 
 #[test]
@@ -322,7 +228,7 @@ fn refusals_name_the_fault() {
     let cpu = &definition();
     let matrix = QuantMatrix::new(Kind::Q8_0, &[0; 34], 1, 32).unwrap();
     let short = OpError::Length { what: "y", expected: 2, got: 1 };
-    assert_eq!(matrix.matmul(cpu, &mut [0.0], &[0.0; 64]), Err(short));
+    assert_eq!(matrix.matmul(cpu, &mut [0.0], &[0.0; 64], &Along::default()), Err(short));
     assert!(QuantMatrix::new(Kind::Q8_0, &[0; 33], 1, 32).is_err());
     assert!(QuantMatrix::new(Kind::Q8_0, &[], usize::MAX, 32).is_err());
     assert!(embed::gather_rows(&mut [0.0], &[1.0, 2.0], 1, &[2]).is_err());

@@ -1,140 +1,301 @@
-//! Which parts of the work tiles take (AMX): adapters in bf16, units of many tokens, chunks that divide.
+//! LoRA by tiles (AMX), for adapters in bf16 and groups of many tokens.
+//!
+//! Weights are bf16 as they are, sums are f32. s is kept as two bf16, the second being what the first leaves (17 bits), and
+//! so is x where it comes as f32; beside a product by tiles x is rounded once, to bf16, for both. A tile of s holds 16
+//! tokens' `[16 rank rows, first halves | second halves]`, zeros for tokens of other groups, so that a tile of tokens may
+//! be shared: it meets the tiles of each group's B. (0 · B is 0: adapters with NaN or infinite weights are refused when
+//! they are read.)
 
-use lorad_blocks::layout::{Chunk, TILE_ROWS};
+use std::ops::Range;
 
-use super::{weights, ExpandTile, Unit};
+use super::delta::{both, Delta, Target};
+use super::units::{tiles_of, Unit, Units, TOKENS};
 use crate::aligned::Aligned;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Level};
 use crate::shared::{Arena, Parts};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Tiles, LORA_BLOCK, TRANSPOSED};
+use crate::simd::Tiles;
 
-/// Tokens of a tile.
-const TOKENS: usize = 16;
+/// Elements of a tile of bf16: 16 rows of 32.
+pub const TILE: usize = 512;
+/// Rank rows of a tile of s.
+pub const RANKS: usize = 16;
+/// Columns of y that a tile of B has.
+pub const COLUMNS: usize = 16;
+/// Tiles of columns that are made at once.
+pub const GROUPS: usize = 2;
+/// A unit that doesn't meet the columns.
+const NONE: u32 = u32::MAX;
 
-/// A call's activations, transposed for tiles.
-#[cfg(target_arch = "x86_64")]
-pub struct Tiling<'a> {
-    tiles: Tiles,
-    /// `[tiles of 16 tokens][blocks]`.
-    x: &'a [u32],
-    blocks: usize,
+/// Activations in tiles `[tiles of 16 tokens][blocks of 32 columns]`.
+#[derive(Clone, Copy)]
+pub struct XTiles<'a> {
+    /// Rounded to bf16.
+    pub first: &'a [u16],
+    /// What that leaves.
+    pub second: Option<&'a [u16]>,
+    /// Blocks of a row.
+    pub blocks: usize,
+}
+
+/// A unit's s for a tile of tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Number of the unit.
+    pub unit: u32,
+    /// First tile of s.
+    pub s: u32,
+    /// Tiles of s: one for 16 rank rows.
+    pub tiles: u32,
+}
+
+/// s of all tiled units, and which of it belongs to which tile of tokens.
+#[derive(Default)]
+pub struct Tiling {
+    s: Aligned<u16>,
+    entries: Vec<Entry>,
+    /// `entries[start[t]..start[t + 1]]` are those of tile t.
+    start: Vec<u32>,
+}
+
+impl Tiling {
+    /// Makes room, and the list of entries.
+    pub(super) fn prepare(&mut self, units: &Units<'_>, n: usize) {
+        self.s.reserve(units.tiles * TILE);
+        self.entries.clear();
+        self.start.clear();
+        self.start.push(0);
+        if units.tiles == 0 {
+            return;
+        }
+        // Units are in the order of their tokens.
+        let tiled =
+            |(number, unit): (usize, _)| Some((number, unit)).filter(|(_, unit): &(_, &Unit<'_>)| unit.tiled);
+        let tiled: Vec<(usize, &Unit<'_>)> = units.all.iter().enumerate().filter_map(tiled).collect();
+        let mut first = 0;
+        for tile in 0..n.div_ceil(TOKENS) {
+            while first < tiled.len() && tiles_of(&tiled[first].1.tokens).end <= tile {
+                first += 1;
+            }
+            for (number, unit) in &tiled[first..] {
+                let tiles = tiles_of(&unit.tokens);
+                if tiles.start > tile {
+                    break;
+                }
+                let each = unit.rank().div_ceil(RANKS);
+                let s = unit.s_begin + (tile - tiles.start) * each;
+                self.entries.push(Entry { unit: *number as u32, s: s as u32, tiles: each as u32 });
+            }
+            self.start.push(self.entries.len() as u32);
+        }
+    }
+
+    /// Tiles of tokens that a unit has.
+    pub(super) fn tiles(unit: &Unit<'_>) -> usize {
+        tiles_of(&unit.tokens).len()
+    }
+
+    /// s, for tasks to write.
+    pub(super) fn halves(&mut self) -> Parts<'_, u16> {
+        Parts::new(&mut self.s)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<'a> Tiling<'a> {
-    /// Transposes x `[n, in_features]`, if this CPU has tiles and the width is whole blocks.
-    pub fn new(cpu: &Cpu, x: &[f32], in_features: usize, to: &'a mut Aligned<u32>) -> Option<Self> {
-        let (_, tiles) = cpu.level.tiles()?;
-        if !in_features.is_multiple_of(LORA_BLOCK) {
-            return None;
-        }
-        let (blocks, n) = (in_features / LORA_BLOCK, x.len() / in_features);
-        let (count, each) = (n.div_ceil(TOKENS), blocks * TRANSPOSED);
-        to.reserve(count * each);
-        let parts = Parts::new(to);
-        cpu.pool.run(count, &|tile| {
-            let x = &x[tile * TOKENS * in_features..n.min((tile + 1) * TOKENS) * in_features];
-            // SAFETY: tasks have disjoint tiles.
-            tiles.transpose(x, in_features, unsafe { parts.part(tile * each, each) });
-        });
-        Some(Self { tiles, x: to, blocks })
-    }
+thread_local! {
+    static A_TILES: std::cell::RefCell<Aligned<u32>> = std::cell::RefCell::default();
+}
 
-    /// Whether tiles take this chunk of A.
-    pub fn shrinks(chunk: &Chunk) -> bool {
-        let whole = |columns: u32| (columns as usize).is_multiple_of(LORA_BLOCK);
-        chunk.rows as usize == TILE_ROWS && whole(chunk.begin) && whole(chunk.len)
-    }
-
-    /// Shrinks with one chunk or two of the same columns.
-    pub fn shrink(
-        &self,
+#[cfg(target_arch = "x86_64")]
+impl Tiling {
+    /// Computes s for some of a unit's tiles of tokens.
+    pub(super) fn shrink(
+        level: Level,
         arena: &Arena<'_>,
         unit: &Unit<'_>,
-        first: &Chunk,
-        second: Option<&Chunk>,
-        s: &Parts<'_, f32>,
+        range: Range<usize>,
+        x: XTiles<'_>,
+        s: &Parts<'_, u16>,
     ) {
-        let chunks = [Some(first), second];
-        let bytes = chunks.map(|chunk| chunk.map_or(&[][..], |chunk| weights(arena, unit.slot, chunk)));
-        let count = 1 + usize::from(second.is_some());
-        let (tokens, len) = (unit.tokens.len(), first.len as usize);
-        let mut sums = [[[0f32; TOKENS]; TILE_ROWS]; 2];
-        for tile in unit.tokens.start / TOKENS..unit.tokens.end.div_ceil(TOKENS) {
-            let x = &self.x[(tile * self.blocks + first.begin as usize / LORA_BLOCK) * TRANSPOSED..];
-            self.tiles.shrink(&bytes[..count], len, x, &mut sums);
-            let (begin, end) =
-                (unit.tokens.start.max(tile * TOKENS), unit.tokens.end.min((tile + 1) * TOKENS));
-            for (chunk, sums) in chunks.iter().flatten().zip(&sums) {
-                let at = unit.s_begin + chunk.rank_begin as usize * tokens;
-                // SAFETY: tasks of a phase have disjoint (unit, tile).
-                let s = unsafe {
-                    s.part(at + (begin - unit.tokens.start) * TILE_ROWS, (end - begin) * TILE_ROWS)
-                };
-                for (t, s) in (begin - tile * TOKENS..).zip(s.chunks_exact_mut(TILE_ROWS)) {
-                    for (s, sums) in s.iter_mut().zip(sums) {
-                        *s = if chunk.begin > 0 { *s + sums[t] } else { sums[t] };
+        const AT_ONCE: usize = 4;
+        let Some((_, tiles)) = level.tiles() else { unreachable!("a unit is tiled where there are tiles") };
+        let (first, each) = (tiles_of(&unit.tokens).start, unit.rank().div_ceil(RANKS));
+        A_TILES.with_borrow_mut(|a| {
+            a.reserve(x.blocks * TILE / 2);
+            for pair in 0..each {
+                let ranks = pair * RANKS..unit.rank().min((pair + 1) * RANKS);
+                if ranks.len() < RANKS {
+                    a.fill(0);
+                }
+                for chunk in unit.a_chunks() {
+                    let rank = chunk.rank_begin as usize;
+                    if ranks.contains(&rank) {
+                        let weights = unit.weights(arena, chunk);
+                        let (block, rank) = (chunk.begin as usize / 32, rank - ranks.start);
+                        tiles.transpose(weights, chunk.rows as usize, rank, &mut a[block * TILE / 2..]);
                     }
+                }
+                for begin in range.clone().step_by(AT_ONCE) {
+                    let count = AT_ONCE.min(range.end - begin);
+                    let mut sums = [[0f32; TOKENS * RANKS]; AT_ONCE];
+                    let at = (first + begin) * x.blocks * TILE;
+                    tiles.shrink(a, x.blocks, &x.first[at..], &mut sums[..count], false);
+                    if let Some(second) = x.second {
+                        tiles.shrink(a, x.blocks, &second[at..], &mut sums[..count], true);
+                    }
+                    for (tile, sums) in (begin..).zip(&sums[..count]) {
+                        let to = (unit.s_begin + tile * each + pair) * TILE;
+                        // SAFETY: tasks have disjoint (unit, tile).
+                        let to = unsafe { s.part(to, TILE) };
+                        let token = (first + tile) * TOKENS;
+                        let mine =
+                            unit.tokens.start.max(token) - token..unit.tokens.end.min(token + TOKENS) - token;
+                        tiles.halve(sums, unit.span.shape.scale, mine, to);
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<'a> XTiles<'a> {
+    /// Rounds x `[n, in_features]`, nothing lost but what 17 bits don't hold; none where the CPU has no tiles.
+    pub fn exact(cpu: &Cpu, x: &[f32], in_features: usize, to: &'a mut [Aligned<u16>; 2]) -> Option<Self> {
+        let (_, tiles) = cpu.level.tiles()?;
+        let n = x.len() / in_features;
+        let each = TOKENS * in_features;
+        let count = n.div_ceil(TOKENS);
+        to.iter_mut().for_each(|half| half.reserve(count * each));
+        let [first, second] = to;
+        let parts = (Parts::new(first), Parts::new(second));
+        cpu.pool.run(count, &|tile| {
+            let x = &x[tile * each..x.len().min((tile + 1) * each)];
+            // SAFETY: tasks have disjoint tiles.
+            let (first, second) =
+                unsafe { (parts.0.part(tile * each, each), parts.1.part(tile * each, each)) };
+            tiles.round(x, in_features / 32, first, Some(second));
+        });
+        Some(Self { first, second: Some(second), blocks: in_features / 32 })
+    }
+}
+
+/// The tiles of B that some columns of y meet.
+#[derive(Default)]
+pub struct BTiles {
+    /// For each unit that meets them `[tiles of s][GROUPS]`, pairs of rank rows beside each other, each twice.
+    tiles: Aligned<u16>,
+    /// Where a unit's begin.
+    at: Vec<u32>,
+}
+
+/// What products by tiles add to their sums.
+#[derive(Clone, Copy)]
+pub struct Extra<'a> {
+    /// See [`Tiling`].
+    pub start: &'a [u32],
+    /// See [`Tiling`].
+    pub entries: &'a [Entry],
+    /// All tiles of s.
+    pub s: &'a [u16],
+    /// See [`BTiles`].
+    pub at: &'a [u32],
+    /// See [`BTiles`].
+    pub b: &'a [u16],
+}
+
+impl Extra<'_> {
+    /// What a tile of tokens meets: tiles of s and of B, [`GROUPS`] of these for one of those.
+    #[inline(always)]
+    pub fn of(&self, tile: usize) -> impl Iterator<Item = (*const u16, *const u16)> + '_ {
+        let entries = &self.entries[self.start[tile] as usize..self.start[tile + 1] as usize];
+        entries.iter().flat_map(move |entry| {
+            let at = self.at[entry.unit as usize];
+            let tiles = if at == NONE { 0 } else { entry.tiles as usize };
+            (0..tiles).map(move |tile| {
+                let (s, b) = (entry.s as usize + tile, at as usize + tile * GROUPS);
+                (self.s[s * TILE..][..TILE].as_ptr(), self.b[b * TILE..][..GROUPS * TILE].as_ptr())
+            })
+        })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl BTiles {
+    /// Interleaves the weights of tiled units for up to 32 columns of y.
+    pub fn fill(&mut self, delta: &Delta<'_>, tiles: Tiles, columns: &Range<usize>) {
+        let (_, units, arena) = delta.tiling();
+        self.at.clear();
+        let mut count = 0;
+        let meets = |unit: &Unit<'_>| unit.tiled && !both(&unit.columns(), columns).is_empty();
+        self.at.extend(units.iter().map(|unit| {
+            if !meets(unit) {
+                return NONE;
+            }
+            count += unit.rank().div_ceil(RANKS) * GROUPS;
+            (count - unit.rank().div_ceil(RANKS) * GROUPS) as u32
+        }));
+        self.tiles.reserve(count * TILE);
+        for (unit, at) in units.iter().zip(&self.at).filter(|(_, at)| **at != NONE) {
+            for pair in 0..unit.rank().div_ceil(RANKS) {
+                for group in 0..GROUPS {
+                    let first = columns.start + group * COLUMNS;
+                    let rows = gather(unit, arena, pair, first..columns.end.min(first + COLUMNS));
+                    let to = (*at as usize + pair * GROUPS + group) * TILE;
+                    tiles.interleave(&rows, &mut self.tiles[to..][..TILE]);
                 }
             }
         }
     }
 
-    /// Expands whole tiles of tokens; returns how many tokens that were: the others are left.
-    pub fn expand(
-        &self,
-        tiles: &[ExpandTile<'_>],
+    /// Adds to up to 32 columns of y's first `tokens` tokens.
+    ///
+    /// # Safety
+    /// Nobody else may use these elements of y meanwhile.
+    pub(super) unsafe fn add(
+        &mut self,
+        level: Level,
+        delta: &Delta<'_>,
+        columns: Range<usize>,
         tokens: usize,
-        columns: usize,
-        y: &Parts<'_, f32>,
-        y_begin: usize,
-        y_stride: usize,
-    ) -> usize {
-        let fits = columns.is_multiple_of(16) && tiles.iter().all(|tile| tile.rows == TILE_ROWS);
-        let whole = tokens / TOKENS * TOKENS;
-        if !fits || whole == 0 {
-            return 0;
-        }
-        let none: (&[u8], usize) = (&[], 0);
-        let (mut b, mut s) = ([none; super::TILES_MAX], [&[][..]; super::TILES_MAX]);
-        for ((b, s), tile) in b.iter_mut().zip(&mut s).zip(tiles) {
-            (*b, *s) = ((tile.weights, tile.stride), tile.coefficients);
-        }
-        let y = y.pointer(y_begin, (whole - 1) * y_stride + columns);
-        // SAFETY: tasks of a phase have disjoint (unit, columns).
-        unsafe { self.tiles.expand(&b[..tiles.len()], &s[..tiles.len()], whole, columns, y, y_stride) }
-        whole
+        to: Target<'_, '_>,
+    ) {
+        let Some((_, tiles)) = level.tiles() else { unreachable!("a unit is tiled where there are tiles") };
+        self.fill(delta, tiles, &columns);
+        let y = to.y.pointer(to.at, (tokens - 1) * to.stride + columns.len());
+        // SAFETY: the caller's promise.
+        unsafe { tiles.add(&self.extra(delta), columns.len(), tokens, y, to.stride) }
+    }
+
+    /// What a product adds, once [`BTiles::fill`] has been called for its columns.
+    pub fn extra<'s>(&'s self, delta: &'s Delta<'_>) -> Extra<'s> {
+        let (tiling, ..) = delta.tiling();
+        Extra { start: &tiling.start, entries: &tiling.entries, s: &tiling.s, at: &self.at, b: &self.tiles }
     }
 }
 
-/// Nothing: only x86 has tiles.
-#[cfg(not(target_arch = "x86_64"))]
-pub struct Tiling<'a>(std::convert::Infallible, &'a ());
-
-#[cfg(not(target_arch = "x86_64"))]
-impl<'a> Tiling<'a> {
-    pub fn new(_: &Cpu, _: &[f32], _: usize, _: &'a mut Aligned<u32>) -> Option<Self> {
-        None
+/// Rank rows of B for up to 16 columns of y, zeros where there are none.
+fn gather(unit: &Unit<'_>, arena: &Arena<'_>, pair: usize, columns: Range<usize>) -> [[u16; COLUMNS]; RANKS] {
+    let mut rows = [[0u16; COLUMNS]; RANKS];
+    let shared = both(&unit.columns(), &columns);
+    for chunk in unit.b_chunks().iter().filter(|chunk| chunk.rank_begin as usize / RANKS == pair) {
+        let (begin, len) = (unit.column + chunk.begin as usize, chunk.len as usize);
+        let shared = both(&shared, &(begin..begin + len));
+        if shared.is_empty() {
+            continue;
+        }
+        let weights = unit.weights(arena, chunk);
+        let (to, count) = (shared.start - columns.start, shared.len());
+        for row in 0..chunk.rows as usize {
+            let from = &weights[(row * len + shared.start - begin) * 2..][..count * 2];
+            let row = &mut rows[chunk.rank_begin as usize % RANKS + row];
+            let halves = |(to, two): (&mut u16, &[u8])| *to = u16::from_le_bytes([two[0], two[1]]);
+            match <&[u8; COLUMNS * 2]>::try_from(from) {
+                // One vector: the length is known.
+                Ok(whole) => row.iter_mut().zip(whole.chunks_exact(2)).for_each(halves),
+                Err(_) => row[to..].iter_mut().zip(from.chunks_exact(2)).for_each(halves),
+            }
+        }
     }
-
-    pub fn shrinks(_: &Chunk) -> bool {
-        false
-    }
-
-    pub fn shrink(&self, _: &Arena<'_>, _: &Unit<'_>, _: &Chunk, _: Option<&Chunk>, _: &Parts<'_, f32>) {
-        match self.0 {}
-    }
-
-    pub fn expand(
-        &self,
-        _: &[ExpandTile<'_>],
-        _: usize,
-        _: usize,
-        _: &Parts<'_, f32>,
-        _: usize,
-        _: usize,
-    ) -> usize {
-        match self.0 {}
-    }
+    rows
 }

@@ -25,6 +25,8 @@ pub struct Rounded<'a> {
     pub totals: &'a [i32],
     /// Blocks of a row.
     pub blocks: usize,
+    /// Rows.
+    pub tokens: usize,
 }
 
 /// A row of [`Rounded`] to write.
@@ -110,7 +112,7 @@ pub fn unpack_scales_scalar(packed: &[u8], stride: usize, scales: &mut [f32]) {
 }
 
 /// `y[t, r] = Σ_blocks scale_w · scale_x · Σ q_w q_x (+ min · scale_x Σ q_x)`, summed by halves of a block where those
-/// have scales; y's row t is at `y_begin + t · y_stride`.
+/// have scales; y's row for the first of `tokens` is at `y_begin`, each other one `y_stride` after the last.
 ///
 /// # Safety
 /// Nobody else may use these `panel.rows` columns of y meanwhile.
@@ -122,9 +124,9 @@ pub unsafe fn multiply_scalar(
     y_begin: usize,
     y_stride: usize,
 ) {
-    for t in tokens {
+    for (number, t) in tokens.enumerate() {
         // SAFETY: the caller's promise.
-        let y = unsafe { y.part(y_begin + t * y_stride, panel.rows) };
+        let y = unsafe { y.part(y_begin + number * y_stride, panel.rows) };
         for (row, y) in y.iter_mut().enumerate() {
             let (group, lane) = (row / LANES, row % LANES);
             let mut acc = 0f32;

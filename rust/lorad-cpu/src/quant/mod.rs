@@ -7,29 +7,22 @@
 
 pub mod block;
 pub mod file_block;
+mod integers;
+mod job;
 pub mod kernel;
 pub mod pack;
+#[cfg(target_arch = "x86_64")]
 mod tiled;
 
-use std::cell::RefCell;
-use std::ops::Range;
-
-use crate::cpu::{Cpu, Level};
+use crate::activation::Gate;
+use crate::cpu::Cpu;
 use crate::error::{index, length, require};
-use crate::shared::Parts;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx512, WidePanel};
+use crate::lora::{Adapters, Modules};
 use crate::OpError;
-use kernel::{multiply_scalar, round_scalar, Panel, Rounded, RoundedRow, Weights, BLOCK, GROUPS, LANES};
+pub use job::GATED_ROWS;
+use kernel::LANES;
 use pack::{Kind, Packed};
 
-/// Rounded activations that stay in the second-level cache while all of a task's weights pass by.
-const ROUNDED_BYTES: usize = 160 << 10;
-/// Rows of a panel.
-const PANEL_ROWS: usize = GROUPS * LANES;
-/// Tokens up to which weights are multiplied as they are packed; with more, widening them once pays.
-#[cfg(target_arch = "x86_64")]
-const PACKED_TOKENS: usize = 3;
 /// Activations from which rounding them is shared among threads.
 const ROUND_PARALLEL: usize = 16 << 10;
 /// Rows of a panel of sixteen lanes.
@@ -41,28 +34,13 @@ pub struct QuantMatrix {
     packed: Packed,
 }
 
-/// Rounded activations of a call.
-#[derive(Default)]
-struct Activations {
-    q: Vec<i8>,
-    scale: Vec<f32>,
-    sum: Vec<f32>,
-    totals: Vec<i32>,
-}
-
-/// A panel, widened for the dot products.
-#[derive(Default)]
-struct Wide {
-    q: Vec<u8>,
-    scale: Vec<f32>,
-    min: Vec<f32>,
-}
-
-thread_local! {
-    static ACTIVATIONS: RefCell<Activations> = RefCell::default();
-    static WIDE: RefCell<Wide> = RefCell::default();
-    #[cfg(target_arch = "x86_64")]
-    static WIDE_PANEL: RefCell<WidePanel> = RefCell::default();
+/// What else is done to a product while it's near.
+#[derive(Clone, Copy, Default)]
+pub struct Along<'a> {
+    /// Adapters that add to it, in the modules whose outputs its rows are.
+    pub adapters: Option<(Adapters<'a>, Modules<'a>)>,
+    /// The first half of the rows go through this and multiply the second: y is `[n, rows / 2]`.
+    pub gate: Option<Gate>,
 }
 
 impl QuantMatrix {
@@ -91,150 +69,37 @@ impl QuantMatrix {
         self.packed.bytes()
     }
 
-    /// `y [n, rows] = x [n, cols] · Wᵀ`.
-    pub fn matmul(&self, cpu: &Cpu, y: &mut [f32], x: &[f32]) -> Result<(), OpError> {
-        let (rows, cols) = (self.rows(), self.cols());
-        let n = x.len() / cols;
-        length("x", n * cols, x.len())?;
-        length("y", n * rows, y.len())?;
-        if n == 0 {
-            return Ok(());
-        }
-        ACTIVATIONS.with_borrow_mut(|activations| {
-            let x = activations.round(cpu, x, n, cols / BLOCK);
-            let y = Parts::new(y);
-            let panels = rows.div_ceil(panel_rows(cpu.level, n));
-            let tasks = if cpu.pool.threads() == 1 { 1 } else { panels.min(cpu.pool.threads() * 4) };
-            cpu.pool.run(tasks, &|task| {
-                self.multiply_panels(cpu, panels * task / tasks..panels * (task + 1) / tasks, &x, n, &y);
-            });
-        });
-        Ok(())
+    /// The packed blocks of some rows, of which the first is the first of a group.
+    fn packed_rows(&self, first: usize, rows: usize) -> &[u8] {
+        self.packed.groups(first / LANES, rows.div_ceil(LANES))
     }
 
-    /// Multiplies the rows of some panels.
-    fn multiply_panels(
+    /// `y [n, rows] = x [n, cols] · Wᵀ`, and what comes `along`. Returns the groups whose tag isn't their slot's: their
+    /// rows of y are NaN.
+    pub fn matmul(
         &self,
         cpu: &Cpu,
-        panels: Range<usize>,
-        x: &Rounded<'_>,
-        n: usize,
-        y: &Parts<'_, f32>,
-    ) {
-        let rows = self.rows();
-        #[cfg(target_arch = "x86_64")]
-        if let (Some(avx2), 0..=PACKED_TOKENS) = (cpu.level.avx2(), n) {
-            for panel in panels {
-                let (first, count) = self.panel_rows(panel);
-                let packed = self.packed.groups(panel * GROUPS, count.div_ceil(LANES));
-                // SAFETY: tasks have disjoint panels, that is columns of y.
-                unsafe { avx2.multiply_packed(self.kind(), packed, count, x, 0..n, y, first, rows) }
-            }
-            return;
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let Level::Avx512(_, avx512) = cpu.level {
-            return self.multiply_wide(avx512, panels, x, n, y);
-        }
-        let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 8))).max(12) / 12 * 12;
-        WIDE.with_borrow_mut(|wide| {
-            for begin in (0..n).step_by(tokens_max) {
-                let tokens = begin..n.min(begin + tokens_max);
-                for number in panels.clone() {
-                    let (first, _) = self.panel_rows(number);
-                    let panel = self.panel(cpu.level, wide, number, x.blocks);
-                    match cpu.level {
-                        // SAFETY: tasks have disjoint panels, that is columns of y.
-                        Level::Portable => unsafe {
-                            multiply_scalar(&panel, x, tokens.clone(), y, first, rows);
-                        },
-                        #[cfg(target_arch = "x86_64")]
-                        // SAFETY: as above.
-                        Level::Avx2(avx2) => unsafe {
-                            avx2.multiply(&panel, x, tokens.clone(), y, first, rows);
-                        },
-                        #[cfg(target_arch = "x86_64")]
-                        Level::Avx512(..) => unreachable!("has panels of its own"),
-                    }
-                }
-            }
-        });
+        y: &mut [f32],
+        x: &[f32],
+        along: &Along<'_>,
+    ) -> Result<Vec<usize>, OpError> {
+        self.multiply_integers(cpu, y, x, along)
     }
 
-    /// Multiplies the rows of some panels of sixteen lanes.
-    #[cfg(target_arch = "x86_64")]
-    fn multiply_wide(
+    /// [`QuantMatrix::matmul`] with weights and activations rounded to bf16, sums in f32, on CPUs with tiles.
+    pub fn matmul_tiles(
         &self,
-        avx512: Avx512,
-        panels: Range<usize>,
-        x: &Rounded<'_>,
-        n: usize,
-        y: &Parts<'_, f32>,
-    ) {
-        let tokens_max = (ROUNDED_BYTES / (x.blocks * (BLOCK + 16))).max(48) / 48 * 48;
-        WIDE_PANEL.with_borrow_mut(|panel| {
-            for begin in (0..n).step_by(tokens_max) {
-                let tokens = begin..n.min(begin + tokens_max);
-                for number in panels.clone() {
-                    let first = number * WIDE_ROWS;
-                    let count = WIDE_ROWS.min(self.rows() - first);
-                    let packed = self.packed.groups(first / LANES, count.div_ceil(LANES));
-                    panel.fill(avx512, self.kind(), packed, count, x.blocks);
-                    // SAFETY: tasks have disjoint panels, that is columns of y.
-                    unsafe { avx512.multiply(panel, x, tokens.clone(), y, first, self.rows()) }
-                }
-            }
-        });
-    }
-
-    /// First row of a panel and how many it has.
-    fn panel_rows(&self, panel: usize) -> (usize, usize) {
-        let first = panel * PANEL_ROWS;
-        (first, PANEL_ROWS.min(self.rows() - first))
-    }
-
-    /// Widens a panel into `wide`; 8-bit quants are viewed where they are.
-    fn panel<'a>(&'a self, level: Level, wide: &'a mut Wide, panel: usize, blocks: usize) -> Panel<'a> {
-        let (kind, (_, rows)) = (self.kind(), self.panel_rows(panel));
-        let groups = rows.div_ceil(LANES);
-        if kind.is_composed() {
-            return wide.compose(
-                level,
-                kind,
-                self.packed.groups(panel * GROUPS, groups),
-                groups * blocks,
-                rows,
-            );
+        cpu: &Cpu,
+        y: &mut [f32],
+        x: &[f32],
+        along: &Along<'_>,
+    ) -> Result<Vec<usize>, OpError> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(levels) = cpu.level.tiles() {
+            return self.multiply_tiles(cpu, levels, y, x, along);
         }
-        let (packed, stride) = (self.packed.groups(panel * GROUPS, groups), kind.packed_bytes());
-        let (count, quants) = (groups * blocks, kind.packed_quant_bytes());
-        let scales = |packed: &[u8], out: &mut Vec<f32>| {
-            out.resize(count * LANES, 0.0);
-            match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2(avx2) => avx2.unpack_scales(packed, stride, out),
-                _ => kernel::unpack_scales_scalar(packed, stride, out),
-            }
-        };
-        scales(&packed[quants..], &mut wide.scale);
-        if kind == Kind::Q8_0 {
-            return Panel { q: packed, stride, scale: &wide.scale, weights: Weights::Signed, rows };
-        }
-        wide.q.resize(count * LANES * BLOCK, 0);
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.unpack_nibbles(packed, stride, &mut wide.q),
-            _ => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
-        }
-        if kind == Kind::Q4_1 {
-            scales(&packed[quants + LANES * 2..], &mut wide.min);
-        } else {
-            // (q − 8) · d = q · d + (−8 d), exact: 8 is a power of two.
-            wide.min.clear();
-            wide.min.extend(wide.scale.iter().map(|scale| -8.0 * scale));
-        }
-        let weights = Weights::Small { min: &wide.min };
-        Panel { q: &wide.q, stride: LANES * BLOCK, scale: &wide.scale, weights, rows }
+        let _ = (y, x, along);
+        Err(OpError::Name { what: "level with tiles", got: cpu.level.name().to_owned() })
     }
 
     /// `out [rows, cols]`, bit for bit what the file holds.
@@ -256,78 +121,6 @@ impl QuantMatrix {
             self.packed.row(id as usize, out);
         }
         Ok(())
-    }
-}
-
-impl Wide {
-    /// Widens the packed blocks of a composed kind.
-    fn compose(&mut self, level: Level, kind: Kind, packed: &[u8], blocks: usize, rows: usize) -> Panel<'_> {
-        let (scales, minima) = if kind.has_half_scales() { (2, 0) } else { (1, 1) };
-        self.q.resize(blocks * LANES * BLOCK, 0);
-        self.scale.resize(blocks * LANES * scales, 0.0);
-        self.min.resize(blocks * LANES * minima, 0.0);
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => {
-                avx2.unpack_composed(kind, packed, &mut self.q, &mut self.scale, &mut self.min)
-            }
-            _ => block::unpack_scalar(kind, packed, &mut self.q, &mut self.scale, &mut self.min),
-        }
-        let min = &self.min;
-        let weights = match kind.plane_bits() {
-            0 => Weights::Small { min },
-            1 => Weights::Five { min },
-            _ => Weights::Halves,
-        };
-        Panel { q: &self.q, stride: LANES * BLOCK, scale: &self.scale, weights, rows }
-    }
-}
-
-impl Activations {
-    /// Rounds x `[n, blocks · 32]`.
-    fn round(&mut self, cpu: &Cpu, x: &[f32], n: usize, blocks: usize) -> Rounded<'_> {
-        let cols = blocks * BLOCK;
-        if self.q.len() < n * cols {
-            self.q.resize(n * cols, 0);
-        }
-        if self.scale.len() < n * blocks {
-            self.scale.resize(n * blocks, 0.0);
-            self.sum.resize(n * blocks, 0.0);
-            self.totals.resize(n * blocks * 2, 0);
-        }
-        let (q, scale) = (Parts::new(&mut self.q), Parts::new(&mut self.scale));
-        let (sum, totals) = (Parts::new(&mut self.sum), Parts::new(&mut self.totals));
-        let tasks = if x.len() < ROUND_PARALLEL { 1 } else { n.min(cpu.pool.threads() * 4) };
-        cpu.pool.run(tasks, &|task| {
-            for row in n * task / tasks..n * (task + 1) / tasks {
-                // SAFETY: tasks have disjoint rows.
-                let to = unsafe {
-                    RoundedRow {
-                        q: q.part(row * cols, cols),
-                        scale: scale.part(row * blocks, blocks),
-                        sum: sum.part(row * blocks, blocks),
-                        totals: totals.part(row * blocks * 2, blocks * 2),
-                    }
-                };
-                let x = &x[row * cols..][..cols];
-                #[cfg(target_arch = "x86_64")]
-                if let Some(avx2) = cpu.level.avx2() {
-                    avx2.round_row(x, to);
-                    continue;
-                }
-                round_scalar(x, to);
-            }
-        });
-        Rounded { q: &self.q, scale: &self.scale, sum: &self.sum, totals: &self.totals, blocks }
-    }
-}
-
-/// Rows of a panel for `n` tokens: what a task owns is whole panels.
-fn panel_rows(level: Level, n: usize) -> usize {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512(..) if n > PACKED_TOKENS => WIDE_ROWS,
-        _ => PANEL_ROWS,
     }
 }
 

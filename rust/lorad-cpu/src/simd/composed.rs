@@ -10,6 +10,7 @@ use super::forms::{
 use super::quant::{check, keep};
 use super::wide::store_tile;
 use super::Avx2;
+use crate::fetch::Fetch;
 use crate::quant::kernel::{Panel, Rounded, Weights, BLOCK, GROUPS, LANES};
 use crate::quant::pack::Kind;
 use crate::shared::Parts;
@@ -54,6 +55,7 @@ impl Avx2 {
         y: &Parts<'_, f32>,
         y_begin: usize,
         y_stride: usize,
+        fetch: &mut Fetch,
     ) {
         let (blocks, rows, groups) = (x.blocks, panel.rows, panel.rows.div_ceil(LANES));
         assert!(blocks > 0 && rows > 0 && groups <= GROUPS && panel.stride == PANEL_BLOCK);
@@ -66,12 +68,12 @@ impl Avx2 {
                 Weights::Five { min } => {
                     assert!(panel.scale.len().min(min.len()) >= groups * blocks * LANES);
                     let source = Source { q, scale, min: min.as_ptr(), blocks, first: 0, rows };
-                    multiply::<FIVE>(&source, x, tokens, y, y_stride);
+                    multiply::<FIVE>(&source, x, tokens, y, y_stride, fetch);
                 }
                 Weights::Halves => {
                     assert!(panel.scale.len() >= groups * blocks * 2 * LANES);
                     let source = Source { q, scale, min: std::ptr::null(), blocks, first: 0, rows };
-                    multiply::<HALVES>(&source, x, tokens, y, y_stride);
+                    multiply::<HALVES>(&source, x, tokens, y, y_stride, fetch);
                 }
                 Weights::Small { .. } | Weights::Signed => unreachable!("not composed"),
             }
@@ -97,16 +99,17 @@ impl Avx2 {
         assert!(blocks > 0 && rows > 0 && groups <= GROUPS);
         assert!(packed.len() >= kind.packed_at(groups * blocks - 1) + kind.packed_bytes());
         let Some(y) = check(x, &tokens, rows, y, y_begin, y_stride) else { return };
+        let fetch = &mut Fetch::default();
         let none = std::ptr::null();
         let source = Source { q: packed.as_ptr(), scale: none, min: none, blocks, first: 0, rows };
         // SAFETY: `self` proves the features, the asserts bound all accesses, the caller owns the columns of y.
         unsafe {
             match kind {
-                Kind::Q5_0 => multiply::<Q5_0>(&source, x, tokens, y, y_stride),
-                Kind::Q5_1 => multiply::<Q5_1>(&source, x, tokens, y, y_stride),
-                Kind::Q4K => multiply::<Q4_K>(&source, x, tokens, y, y_stride),
-                Kind::Q5K => multiply::<Q5_K>(&source, x, tokens, y, y_stride),
-                Kind::Q6K => multiply::<Q6_K>(&source, x, tokens, y, y_stride),
+                Kind::Q5_0 => multiply::<Q5_0>(&source, x, tokens, y, y_stride, fetch),
+                Kind::Q5_1 => multiply::<Q5_1>(&source, x, tokens, y, y_stride, fetch),
+                Kind::Q4K => multiply::<Q4_K>(&source, x, tokens, y, y_stride, fetch),
+                Kind::Q5K => multiply::<Q5_K>(&source, x, tokens, y, y_stride, fetch),
+                Kind::Q6K => multiply::<Q6_K>(&source, x, tokens, y, y_stride, fetch),
                 Kind::Q4_0 | Kind::Q4_1 | Kind::Q8_0 => unreachable!("not composed"),
             }
         }
@@ -120,15 +123,16 @@ unsafe fn multiply<const FORM: u8>(
     tokens: Range<usize>,
     y: *mut f32,
     y_stride: usize,
+    fetch: &mut Fetch,
 ) {
     if is_halves(FORM) && source.rows > LANES {
         // The products of signed bytes need the registers that a second group would take.
         // SAFETY: the second group's weights and columns of y follow the first's.
         unsafe {
             let first = Source { rows: LANES, ..*source };
-            multiply::<FORM>(&first, x, tokens.clone(), y, y_stride);
+            multiply::<FORM>(&first, x, tokens.clone(), y, y_stride, fetch);
             let second = Source { first: 1, rows: source.rows - LANES, ..*source };
-            return multiply::<FORM>(&second, x, tokens, y.add(LANES), y_stride);
+            return multiply::<FORM>(&second, x, tokens, y.add(LANES), y_stride, fetch);
         }
     }
     let (mut t, mut y) = (tokens.start, y);
@@ -137,12 +141,12 @@ unsafe fn multiply<const FORM: u8>(
     unsafe {
         while t < tokens.end {
             let many = match (tokens.end - t, two) {
-                (3 | 5.., true) => tile::<3, 2, FORM>(source, x, t, y, y_stride),
-                (2.., true) => tile::<2, 2, FORM>(source, x, t, y, y_stride),
-                (_, true) => tile::<1, 2, FORM>(source, x, t, y, y_stride),
-                (4.., false) => tile::<4, 1, FORM>(source, x, t, y, y_stride),
-                (2.., false) => tile::<2, 1, FORM>(source, x, t, y, y_stride),
-                (_, false) => tile::<1, 1, FORM>(source, x, t, y, y_stride),
+                (3 | 5.., true) => tile::<3, 2, FORM>(source, x, t, y, y_stride, fetch),
+                (2.., true) => tile::<2, 2, FORM>(source, x, t, y, y_stride, fetch),
+                (_, true) => tile::<1, 2, FORM>(source, x, t, y, y_stride, fetch),
+                (4.., false) => tile::<4, 1, FORM>(source, x, t, y, y_stride, fetch),
+                (2.., false) => tile::<2, 1, FORM>(source, x, t, y, y_stride, fetch),
+                (_, false) => tile::<1, 1, FORM>(source, x, t, y, y_stride, fetch),
             };
             t += many;
             y = y.add(many * y_stride);
@@ -194,6 +198,7 @@ unsafe fn tile<const T: usize, const G: usize, const FORM: u8>(
     token: usize,
     y: *mut f32,
     y_stride: usize,
+    fetch: &mut Fetch,
 ) -> usize {
     let blocks = source.blocks;
     // SAFETY: the wrapper's asserts.
@@ -203,6 +208,7 @@ unsafe fn tile<const T: usize, const G: usize, const FORM: u8>(
         let (xs, xm) = (x.scale.as_ptr().add(token * blocks), x.sum.as_ptr().add(token * blocks));
         let mut acc = [[_mm256_setzero_ps(); G]; T];
         for block in 0..blocks {
+            fetch.step();
             let xq = xq.add(block * BLOCK);
             let mut at = [0; G];
             for (g, at) in at.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! Shrink (x·Aᵀ) and expand (s·B) of one chunk.
 //!
 //! Fixed orders, whatever the tile: a shrink sums lane i mod 8 (of AVX-512: 16) along in, then the lanes, then the tail; an
-//! expand adds its rank rows in ascending order to y. Tiles are what the registers hold: 16 of AVX2, 32 of AVX-512.
+//! expand adds up its rank rows in ascending order, then that to y. Tiles are what the registers hold: 16 of AVX2, 32 of AVX-512.
 
 use std::arch::x86_64::*;
 
@@ -10,14 +10,14 @@ use lorad_blocks::layout::TILE_ROWS;
 use super::lanes::{sum, Eight, Lanes, Sixteen};
 use super::wide::{sum4, Wide};
 use super::{Avx2, Avx512};
-use crate::lora::{ExpandChunk, ExpandTile, ShrinkChunk};
+use crate::lora::chunk::{ExpandChunk, ExpandTile, ShrinkChunk};
 use crate::shared::Parts;
 
 /// Both widths' entries.
 macro_rules! entries {
     ($proof:ident, $lanes:ident, $features:literal) => {
         impl $proof {
-            /// See [`crate::lora::shrink_scalar`].
+            /// See [`crate::lora::chunk::shrink_scalar`].
             pub fn shrink<N: Wide>(self, chunk: &ShrinkChunk<'_>, x: &[f32], s: &mut [f32]) {
                 #[target_feature(enable = $features)]
                 unsafe fn run<N: Wide>(chunk: &ShrinkChunk<'_>, x: *const f32, s: *mut f32) {
@@ -33,10 +33,10 @@ macro_rules! entries {
                 unsafe { run::<N>(chunk, x.as_ptr(), s.as_mut_ptr()) }
             }
 
-            /// See [`crate::lora::expand_scalar`].
+            /// See [`crate::lora::chunk::expand_scalar`].
             ///
             /// # Safety
-            /// As for [`crate::lora::expand_scalar`].
+            /// As for [`crate::lora::chunk::expand_scalar`].
             pub unsafe fn expand<N: Wide>(self, chunk: &ExpandChunk<'_>, y: &Parts<'_, f32>, y_begin: usize) {
                 #[target_feature(enable = $features)]
                 unsafe fn run<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
@@ -199,11 +199,6 @@ unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
     unsafe {
         let mut at = 0;
         while at + V * L::COUNT <= columns {
-            if T == 1 {
-                for v in 0..V {
-                    ahead::<L, N>(chunk.next, at + v * L::COUNT);
-                }
-            }
             expand_tile::<L, N, T, V>(chunk, token, at, y.add(at));
             at += V * L::COUNT;
         }
@@ -214,12 +209,14 @@ unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
         for at in at..columns {
             for t in 0..T {
                 let y = y.add(t * y_stride + at);
+                let mut sum = 0f32;
                 for tile in chunk.tiles {
                     for j in 0..tile.rows {
                         let coefficient = tile.coefficients[(token + t) * tile.rows + j];
-                        *y = coefficient.mul_add(N::get(tile.weights, j * tile.stride + at), *y);
+                        sum = coefficient.mul_add(N::get(tile.weights, j * tile.stride + at), sum);
                     }
                 }
+                *y = if chunk.add { *y + sum } else { sum };
             }
         }
     }
@@ -238,11 +235,6 @@ unsafe fn expand_tile<L: Lanes, N: Wide, const T: usize, const V: usize>(
     // SAFETY: the wrapper's asserts.
     unsafe {
         let mut acc = [[L::splat(0.0); V]; T];
-        for (t, acc) in acc.iter_mut().enumerate() {
-            for (v, acc) in acc.iter_mut().enumerate() {
-                *acc = L::load(y.add(t * y_stride + v * L::COUNT));
-            }
-        }
         for ExpandTile { weights, rows, stride, coefficients } in chunk.tiles {
             let (b, c) = (weights.as_ptr().add(at * N::SIZE), coefficients.as_ptr().add(token * rows));
             for j in 0..*rows {
@@ -260,7 +252,8 @@ unsafe fn expand_tile<L: Lanes, N: Wide, const T: usize, const V: usize>(
         }
         for (t, acc) in acc.iter().enumerate() {
             for (v, acc) in acc.iter().enumerate() {
-                L::store(y.add(t * y_stride + v * L::COUNT), *acc);
+                let y = y.add(t * y_stride + v * L::COUNT);
+                L::store(y, if chunk.add { L::add(L::load(y), *acc) } else { *acc });
             }
         }
     }

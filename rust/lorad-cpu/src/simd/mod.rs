@@ -42,6 +42,6 @@ mod quant;
 mod wide;
 
 #[cfg(target_arch = "x86_64")]
-pub use avx512::{Avx512, TilePanel, Tiles, WidePanel, LORA_BLOCK, TILE_ROWS, TRANSPOSED};
+pub use avx512::{Avx512, TilePanel, Tiles, WidePanel, TILE_ROWS};
 #[cfg(target_arch = "x86_64")]
 pub use wide::Wide;

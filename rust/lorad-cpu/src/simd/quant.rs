@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::wide::{max, store_tile, sum};
 use super::Avx2;
+use crate::fetch::Fetch;
 use crate::quant::kernel::{Panel, Rounded, RoundedRow, Weights, BLOCK, GROUPS, LANES};
 use crate::quant::pack::Kind;
 use crate::shared::Parts;
@@ -53,10 +54,11 @@ impl Avx2 {
         y: &Parts<'_, f32>,
         y_begin: usize,
         y_stride: usize,
+        fetch: &mut Fetch,
     ) {
         if matches!(panel.weights, Weights::Five { .. } | Weights::Halves) {
             // SAFETY: the caller's promise.
-            return unsafe { self.multiply_composed(panel, x, tokens, y, y_begin, y_stride) };
+            return unsafe { self.multiply_composed(panel, x, tokens, y, y_begin, y_stride, fetch) };
         }
         let (blocks, groups) = (x.blocks, panel.rows.div_ceil(LANES));
         assert!(blocks > 0 && panel.rows > 0 && groups <= GROUPS && panel.stride >= PANEL_BLOCK);
@@ -76,8 +78,8 @@ impl Avx2 {
         // SAFETY: `self` proves the features, the asserts bound all accesses, the caller owns the columns of y.
         unsafe {
             match panel.weights {
-                Weights::Small { .. } => multiply::<SMALL>(&source, x, tokens, y, y_stride),
-                _ => multiply::<SIGNED>(&source, x, tokens, y, y_stride),
+                Weights::Small { .. } => multiply::<SMALL>(&source, x, tokens, y, y_stride, fetch),
+                _ => multiply::<SIGNED>(&source, x, tokens, y, y_stride, fetch),
             }
         }
     }
@@ -107,15 +109,16 @@ impl Avx2 {
         assert!(blocks > 0 && rows > 0 && groups <= GROUPS);
         assert!(packed.len() >= groups * blocks * kind.packed_bytes());
         let Some(y) = check(x, &tokens, rows, y, y_begin, y_stride) else { return };
+        let fetch = &mut Fetch::default();
         let none = std::ptr::null();
         let source =
             Source { q: packed.as_ptr(), stride: kind.packed_bytes(), scale: none, min: none, blocks, rows };
         // SAFETY: `self` proves the features, the asserts bound all accesses, the caller owns the columns of y.
         unsafe {
             match kind {
-                Kind::Q4_0 => multiply::<PACKED_Q4_0>(&source, x, tokens, y, y_stride),
-                Kind::Q4_1 => multiply::<PACKED_Q4_1>(&source, x, tokens, y, y_stride),
-                Kind::Q8_0 => multiply::<PACKED_Q8_0>(&source, x, tokens, y, y_stride),
+                Kind::Q4_0 => multiply::<PACKED_Q4_0>(&source, x, tokens, y, y_stride, fetch),
+                Kind::Q4_1 => multiply::<PACKED_Q4_1>(&source, x, tokens, y, y_stride, fetch),
+                Kind::Q8_0 => multiply::<PACKED_Q8_0>(&source, x, tokens, y, y_stride, fetch),
                 _ => unreachable!("composed"),
             }
         }
@@ -135,7 +138,7 @@ pub(super) fn check(
     let blocks = tokens.end * x.blocks;
     assert!(x.scale.len() >= blocks && x.sum.len() >= blocks && x.totals.len() >= blocks * 2);
     let last = tokens.len().checked_sub(1)?;
-    Some(y.pointer(y_begin + tokens.start * y_stride, last * y_stride + rows))
+    Some(y.pointer(y_begin, last * y_stride + rows))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -240,17 +243,18 @@ unsafe fn multiply<const KIND: u8>(
     tokens: Range<usize>,
     y: *mut f32,
     y_stride: usize,
+    fetch: &mut Fetch,
 ) {
     if KIND == SIGNED && source.rows > LANES {
         // The products of signed bytes need the registers that a second group would take.
         // SAFETY: the second group's weights and columns of y follow the first's.
         unsafe {
             let first = Source { rows: LANES, ..*source };
-            multiply::<KIND>(&first, x, tokens.clone(), y, y_stride);
+            multiply::<KIND>(&first, x, tokens.clone(), y, y_stride, fetch);
             let q = source.q.add(source.blocks * source.stride);
             let scale = source.scale.add(source.blocks * LANES);
             let second = Source { q, scale, rows: source.rows - LANES, ..*source };
-            return multiply::<KIND>(&second, x, tokens, y.add(LANES), y_stride);
+            return multiply::<KIND>(&second, x, tokens, y.add(LANES), y_stride, fetch);
         }
     }
     let (mut t, mut y) = (tokens.start, y);
@@ -260,11 +264,11 @@ unsafe fn multiply<const KIND: u8>(
         while t < tokens.end {
             // Twice 16 rows share each broadcast activation; 3 tokens are what the registers hold.
             let many = match (tokens.end - t, two) {
-                (3 | 5.., true) => tile::<3, 2, KIND>(source, x, t, y, y_stride),
-                (2.., true) => tile::<2, 2, KIND>(source, x, t, y, y_stride),
-                (_, true) => tile::<1, 2, KIND>(source, x, t, y, y_stride),
-                (4.., false) => tile::<4, 1, KIND>(source, x, t, y, y_stride),
-                (_, false) => tile::<1, 1, KIND>(source, x, t, y, y_stride),
+                (3 | 5.., true) => tile::<3, 2, KIND>(source, x, t, y, y_stride, fetch),
+                (2.., true) => tile::<2, 2, KIND>(source, x, t, y, y_stride, fetch),
+                (_, true) => tile::<1, 2, KIND>(source, x, t, y, y_stride, fetch),
+                (4.., false) => tile::<4, 1, KIND>(source, x, t, y, y_stride, fetch),
+                (_, false) => tile::<1, 1, KIND>(source, x, t, y, y_stride, fetch),
             };
             t += many;
             y = y.add(many * y_stride);
@@ -290,6 +294,7 @@ unsafe fn tile<const T: usize, const G: usize, const KIND: u8>(
     token: usize,
     y: *mut f32,
     y_stride: usize,
+    fetch: &mut Fetch,
 ) -> usize {
     let blocks = source.blocks;
     // SAFETY: the wrapper's asserts.
@@ -300,6 +305,7 @@ unsafe fn tile<const T: usize, const G: usize, const KIND: u8>(
         let (xs, xm) = (x.scale.as_ptr().add(token * blocks), x.sum.as_ptr().add(token * blocks));
         let mut acc = [[_mm256_setzero_ps(); G]; T];
         for block in 0..blocks {
+            fetch.step();
             let xq = xq.add(block * BLOCK);
             let mut dot = [[_mm256_setzero_si256(); G]; T];
             let mut add = |k: usize, w: [__m256i; G]| {

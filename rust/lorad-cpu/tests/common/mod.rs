@@ -1,5 +1,8 @@
 //! Numbers from a seed, and the two levels that twins are compared on.
 #![allow(dead_code)] // each test takes a part
+#![allow(clippy::unwrap_used)] // what a test is made of must be there
+
+pub mod adapters;
 
 use lorad_cpu::number::f32_to_f16;
 use lorad_cpu::quant::pack::Kind;

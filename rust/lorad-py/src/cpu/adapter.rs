@@ -3,9 +3,10 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use lorad_blocks::layout::{AdapterLayout as Layout, ModuleShape, Part, TILE_ROWS};
-use lorad_cpu::lora::{lora as run_lora, Groups};
+use lorad_cpu::lora::{lora as run_lora, Adapters, Groups, Modules};
 use lorad_cpu::shared::Arena;
 use lorad_cpu::table::AdapterTable as Table;
+use lorad_cpu::OpError;
 use pyo3::prelude::*;
 
 use super::{call, element, from_layout, from_op};
@@ -15,6 +16,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TILE_ROWS", TILE_ROWS)?;
     module.add_class::<AdapterLayout>()?;
     module.add_class::<AdapterTable>()?;
+    module.add_class::<StepAdapters>()?;
     module.add_function(wrap_pyfunction!(lora, module)?)
 }
 
@@ -141,46 +143,128 @@ impl AdapterTable {
     }
 }
 
+/// A step's adapters: what operators that add them are given.
+#[pyclass(module = "lorad._core", frozen)]
+pub struct StepAdapters {
+    arena: Py<PyAny>,
+    table: Py<AdapterTable>,
+    /// Slot, tag, begin, end.
+    groups: [Py<PyAny>; 4],
+    exact: bool,
+}
+
+/// (adapters, layer, modules, their first columns)
+pub type Delta<'py> = (Bound<'py, StepAdapters>, u32, Vec<u32>, Vec<usize>);
+
+#[pymethods]
+impl StepAdapters {
+    #[new]
+    #[pyo3(signature = (arena, table, group_slot, group_tag, group_begin, group_end, *, exact=false))]
+    fn new(
+        arena: Py<PyAny>,
+        table: Py<AdapterTable>,
+        group_slot: Py<PyAny>,
+        group_tag: Py<PyAny>,
+        group_begin: Py<PyAny>,
+        group_end: Py<PyAny>,
+        exact: bool,
+    ) -> Self {
+        Self { arena, table, groups: [group_slot, group_tag, group_begin, group_end], exact }
+    }
+}
+
+/// The memory of [`StepAdapters`] and of the modules, for one call.
+pub struct DeltaViews<'py> {
+    arena: ViewMut<u8>,
+    page_bytes: usize,
+    table: Bound<'py, AdapterTable>,
+    groups: [View<i32>; 4],
+    exact: bool,
+    layer: u32,
+    modules: Vec<u32>,
+    offsets: Vec<usize>,
+}
+
+impl<'py> DeltaViews<'py> {
+    pub fn new((adapters, layer, modules, offsets): Delta<'py>) -> PyResult<Self> {
+        let (py, held) = (adapters.py(), adapters.get());
+        let arena = ViewMut::<u8>::new(held.arena.bind(py), "arena")?;
+        let page_bytes = arena.matrix("arena")?.1;
+        let [slot, tag, begin, end] = &held.groups;
+        let view = |array: &Py<PyAny>, name| View::<i32>::new(array.bind(py), name);
+        let groups = [
+            view(slot, "group_slot")?,
+            view(tag, "group_tag")?,
+            view(begin, "group_begin")?,
+            view(end, "group_end")?,
+        ];
+        let table = held.table.bind(py).clone();
+        Ok(Self { arena, page_bytes, table, groups, exact: held.exact, layer, modules, offsets })
+    }
+
+    /// Multiply-adds beside a product `[n, cols]` by `[rows, cols]`. A guess: rank 16, read at the price of four tokens.
+    pub fn cost(&self, n: usize, rows: usize, cols: usize) -> usize {
+        (n + 4 * self.groups[0].as_slice().len()).saturating_mul((rows + cols) * 16)
+    }
+
+    /// What [`DeltaView::with`] needs, without the interpreter.
+    pub fn view(&mut self) -> DeltaView<'_> {
+        DeltaView {
+            arena: self.arena.as_mut_slice(),
+            page_bytes: self.page_bytes,
+            table: self.table.get(),
+            groups: self.groups.each_ref().map(View::as_slice),
+            exact: self.exact,
+            layer: self.layer,
+            modules: &self.modules,
+            offsets: &self.offsets,
+        }
+    }
+}
+
+/// Plain memory.
+pub struct DeltaView<'a> {
+    arena: &'a mut [u8],
+    page_bytes: usize,
+    table: &'a AdapterTable,
+    groups: [&'a [i32]; 4],
+    exact: bool,
+    layer: u32,
+    modules: &'a [u32],
+    offsets: &'a [usize],
+}
+
+impl DeltaView<'_> {
+    /// Runs `work` with the table locked.
+    pub fn with<T>(
+        self,
+        work: impl FnOnce(&Adapters<'_>, &Modules<'_>) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        let arena = Arena::new(self.arena, self.page_bytes)?;
+        let [slot, tag, begin, end] = self.groups;
+        self.table.read(|table| {
+            let groups = Groups { slot, tag, begin, end };
+            let adapters = Adapters { arena: &arena, table, groups, exact: self.exact };
+            let Self { layer, modules: numbers, offsets, .. } = self;
+            work(&adapters, &Modules { layer, numbers, offsets })
+        })
+    }
+}
+
 #[pyfunction]
-#[pyo3(signature = (
-    y, x, arena, table, layer, modules, offsets, group_slot, group_tag, group_begin, group_end, exact=false
-))]
 fn lora(
     py: Python<'_>,
     y: &Bound<'_, PyAny>,
     x: &Bound<'_, PyAny>,
-    arena: &Bound<'_, PyAny>,
-    table: &AdapterTable,
-    layer: u32,
-    modules: Vec<u32>,
-    offsets: Vec<usize>,
-    group_slot: &Bound<'_, PyAny>,
-    group_tag: &Bound<'_, PyAny>,
-    group_begin: &Bound<'_, PyAny>,
-    group_end: &Bound<'_, PyAny>,
-    exact: bool,
+    delta: Delta<'_>,
 ) -> PyResult<Vec<usize>> {
-    let slot = View::<i32>::new(group_slot, "group_slot")?;
-    if slot.as_slice().is_empty() {
-        return Ok(Vec::new());
-    }
     let (mut y, x) = (ViewMut::<f32>::new(y, "y")?, View::<f32>::new(x, "x")?);
     apart((&y, "y"), (&x, "x"))?;
-    let (y_width, in_features) = (y.matrix("y")?.1, x.matrix("x")?.1);
-    let mut arena = ViewMut::<u8>::new(arena, "arena")?;
-    let page_bytes = arena.matrix("arena")?.1;
-    let (tag, begin) =
-        (View::<i32>::new(group_tag, "group_tag")?, View::<i32>::new(group_begin, "group_begin")?);
-    let end = View::<i32>::new(group_end, "group_end")?;
-    let groups =
-        Groups { slot: slot.as_slice(), tag: tag.as_slice(), begin: begin.as_slice(), end: end.as_slice() };
-    let (y, x, arena) = (y.as_mut_slice(), x.as_slice(), arena.as_mut_slice());
-    // A guess: rank 16, read at the price of four tokens.
-    let cost = (x.len() + y.len() + 4 * groups.slot.len() * (in_features + y_width)) * 16;
+    let (y_width, (n, in_features)) = (y.matrix("y")?.1, x.matrix("x")?);
+    let mut delta = DeltaViews::new(delta)?;
+    let cost = delta.cost(n, y_width, in_features);
+    let (y, x, delta) = (y.as_mut_slice(), x.as_slice(), delta.view());
     call(py, cost, |cpu| {
-        let arena = Arena::new(arena, page_bytes)?;
-        table.read(|table| {
-            run_lora(cpu, y, y_width, x, in_features, &arena, table, layer, &modules, &offsets, groups, exact)
-        })
+        delta.with(|adapters, modules| run_lora(cpu, y, y_width, x, in_features, adapters, modules))
     })
 }

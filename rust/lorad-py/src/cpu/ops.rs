@@ -1,6 +1,6 @@
 //! Attention, rope, norms, activation, embedding, sampling.
 
-use lorad_cpu::activation::{gate_mul, Gate};
+use lorad_cpu::activation::{gate_mul as run_gate, Gate};
 use lorad_cpu::attention::{paged_attention as run_attention, Rows, ALL_KEYS};
 use lorad_cpu::kv::{KvGeometry, PageTable};
 use lorad_cpu::rope::{rope_write as run_rope, Angles, HeadNorms};
@@ -18,8 +18,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
     module.add_function(wrap_pyfunction!(add_rms_norm, module)?)?;
-    module.add_function(wrap_pyfunction!(silu_mul, module)?)?;
-    module.add_function(wrap_pyfunction!(gelu_mul, module)?)?;
+    module.add_function(wrap_pyfunction!(gate_mul, module)?)?;
     module.add_function(wrap_pyfunction!(embed, module)?)?;
     module.add_function(wrap_pyfunction!(gather_rows, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)
@@ -167,21 +166,22 @@ fn add_rms_norm(
 }
 
 #[pyfunction]
-fn silu_mul(py: Python<'_>, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>) -> PyResult<()> {
-    gated(py, Gate::Silu, out, gate_up)
-}
-
-#[pyfunction]
-fn gelu_mul(py: Python<'_>, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>) -> PyResult<()> {
-    gated(py, Gate::GeluTanh, out, gate_up)
-}
-
-fn gated(py: Python<'_>, gate: Gate, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>) -> PyResult<()> {
+fn gate_mul(py: Python<'_>, out: &Bound<'_, PyAny>, gate_up: &Bound<'_, PyAny>, gate: &str) -> PyResult<()> {
+    let gate = self::gate(gate)?;
     let (mut out, gate_up) = (ViewMut::<f32>::new(out, "out")?, View::<f32>::new(gate_up, "gate_up")?);
     apart((&out, "out"), (&gate_up, "gate_up"))?;
     let width = out.matrix("out")?.1;
     let (out, gate_up) = (out.as_mut_slice(), gate_up.as_slice());
-    call(py, out.len() * 8, |cpu| gate_mul(cpu, gate, out, gate_up, width))
+    call(py, out.len() * 8, |cpu| run_gate(cpu, gate, out, gate_up, width))
+}
+
+/// The activation of that name.
+pub fn gate(name: &str) -> PyResult<Gate> {
+    match name {
+        "silu" => Ok(Gate::Silu),
+        "gelu_tanh" => Ok(Gate::GeluTanh),
+        _ => Err(PyValueError::new_err(format!("gate: silu or gelu_tanh expected, got {name:?}"))),
+    }
 }
 
 #[pyfunction]

@@ -1,16 +1,19 @@
 //! Quantised weights.
 
 use lorad_cpu::quant::pack::Kind;
-use lorad_cpu::quant::QuantMatrix as Matrix;
+use lorad_cpu::quant::{Along, QuantMatrix as Matrix, GATED_ROWS};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyFrozenSet;
 
+use super::adapter::{Delta, DeltaViews};
+use super::ops::gate;
 use super::{call, from_op};
 use crate::buffers::{apart, View, ViewMut};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("QUANT_KINDS", PyFrozenSet::new(module.py(), Kind::ALL.map(Kind::name))?)?;
+    module.add("GATED_ROWS", GATED_ROWS)?;
     module.add_class::<QuantMatrix>()
 }
 
@@ -50,20 +53,37 @@ impl QuantMatrix {
         self.0.bytes()
     }
 
-    fn matmul(&self, py: Python<'_>, y: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[pyo3(signature = (y, x, *, tiles=false, delta=None, gate=None))]
+    fn matmul(
+        &self,
+        py: Python<'_>,
+        y: &Bound<'_, PyAny>,
+        x: &Bound<'_, PyAny>,
+        tiles: bool,
+        delta: Option<Delta<'_>>,
+        gate: Option<&str>,
+    ) -> PyResult<Vec<usize>> {
         let (mut y, x) = (ViewMut::<f32>::new(y, "y")?, View::<f32>::new(x, "x")?);
         apart((&y, "y"), (&x, "x"))?;
+        let gate = gate.map(self::gate).transpose()?;
+        let (rows, cols) = (self.0.rows(), self.0.cols());
+        let mut views = delta.map(DeltaViews::new).transpose()?;
         let (y, x) = (y.as_mut_slice(), x.as_slice());
         // Integer products come three to a float one; each weight is read at the price of four.
-        let cost = (x.len() / 3).saturating_add(4 * self.0.cols()).saturating_mul(self.0.rows());
-        call(py, cost, |cpu| self.0.matmul(cpu, y, x))
-    }
-
-    fn matmul_tiles(&self, py: Python<'_>, y: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (mut y, x) = (ViewMut::<f32>::new(y, "y")?, View::<f32>::new(x, "x")?);
-        apart((&y, "y"), (&x, "x"))?;
-        let (y, x) = (y.as_mut_slice(), x.as_slice());
-        call(py, x.len().saturating_mul(self.0.rows()), |cpu| self.0.matmul_tiles(cpu, y, x))
+        let mut cost = (x.len() / 3).saturating_add(4 * cols).saturating_mul(rows);
+        cost = cost.saturating_add(views.as_ref().map_or(0, |views| views.cost(x.len() / cols, rows, cols)));
+        let delta = views.as_mut().map(DeltaViews::view);
+        call(py, cost, |cpu| {
+            let mut run = |along: &Along<'_>| match tiles {
+                true => self.0.matmul_tiles(cpu, y, x, along),
+                false => self.0.matmul(cpu, y, x, along),
+            };
+            match delta {
+                None => run(&Along { adapters: None, gate }),
+                Some(delta) => delta
+                    .with(|adapters, modules| run(&Along { adapters: Some((*adapters, *modules)), gate })),
+            }
+        })
     }
 
     fn dequantize(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {

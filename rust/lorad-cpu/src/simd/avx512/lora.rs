@@ -1,234 +1,194 @@
-//! LoRA by tiles, for adapters in bf16 and many tokens.
-//!
-//! Weights are bf16 as they are. Activations (and between shrink and expand s) are split into two bf16, the second being
-//! what the first leaves: together they hold 17 bits, so that products are nearly those of f32; sums are f32.
-//!
-//! Shrink multiplies rank rows, straight from the page, with transposed activations: `[pairs of columns][tokens][2]`, made
-//! once a call for all adapters and modules. Expand multiplies s, halves side by side, with two rank tiles of B whose rows
-//! are interleaved, on top of y.
+//! What LoRA by tiles needs beside products: weights of A transposed, those of B interleaved, s in two halves.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use lorad_blocks::layout::TILE_ROWS as RANK_ROWS;
+use super::tiles::{tile, Tiles, SHAPES};
+use crate::lora::{RANKS, TILE, TILE_COLUMNS, TOKENS};
 
-use super::tiles::{tile, Shapes, Tiles, TILE_ROWS};
-
-/// Columns of a block: what a tile takes at once.
-pub const BLOCK: usize = 32;
 /// Dwords of a tile.
-const TILE: usize = 256;
-/// Dwords of a block of 16 tokens: both halves.
-pub const TRANSPOSED: usize = 2 * TILE;
-/// Rank tiles that a product of expand takes: with both halves of s they fill a tile's 32 columns.
-const PAIR: usize = 2;
-
-/// tmm0 and tmm1: sums of 8 rank rows by 16 tokens; tmm2 and tmm3: rank rows; tmm4 and tmm5: activations, or tmm4: B;
-/// tmm6: y; tmm7: s.
-static SHAPES: Shapes = Shapes::new([8, 8, 8, 8, 16, 16, 16, 16]);
+const DWORDS: usize = TILE / 2;
+/// Rank rows of a chunk at most.
+const ROWS: usize = lorad_blocks::layout::TILE_ROWS;
+/// Tiles of tokens that share those of A.
+const AT_ONCE: usize = 4;
 
 impl Tiles {
-    /// Transposes the halves of 16 tokens' x, `[count, in_features]` with `count` up to 16, `in_features` a multiple of
-    /// [`BLOCK`], to `[blocks]` of [`TRANSPOSED`] dwords. Tokens that don't exist are 0.
-    pub fn transpose(self, x: &[f32], in_features: usize, to: &mut [u32]) {
-        let blocks = in_features / BLOCK;
-        assert!(in_features == blocks * BLOCK && x.len() <= TILE_ROWS * in_features);
-        assert!(x.len().is_multiple_of(in_features) && to.len() == blocks * TRANSPOSED);
-        // SAFETY: `self` proves the features; the lengths fit.
-        unsafe { transpose(x, in_features, to.as_mut_ptr()) }
+    /// Writes rank rows of A `[rows, len]` in bf16 to tiles `[blocks of 32 columns]` of `[pairs of columns][16 rank rows][2]`,
+    /// from rank row `rank`, 0 or 8, on. Rows beyond `rows` are 0 then.
+    pub fn transpose(self, a: &[u8], rows: usize, rank: usize, to: &mut [u32]) {
+        let len = a.len() / 2 / rows;
+        assert!((1..=ROWS).contains(&rows) && a.len() == rows * len * 2 && len.is_multiple_of(TILE_COLUMNS));
+        assert!((rank == 0 || rank == ROWS) && to.len() >= len / TILE_COLUMNS * DWORDS);
+        // SAFETY: `self` proves the features; the asserts bound all accesses.
+        unsafe { transpose(a.as_ptr(), rows, len, to.as_mut_ptr().add(rank)) }
     }
 
-    /// `sums[chunk][j][t] = Σ_i x[t, i] · a[chunk][j, i]` for one or two chunks of 8 rank rows `[8, len]` in bf16 and 16
-    /// transposed tokens, from the chunks' first column on.
-    pub fn shrink(self, a: &[&[u8]], len: usize, x: &[u32], sums: &mut [[[f32; 16]; RANK_ROWS]; PAIR]) {
-        let blocks = len / BLOCK;
-        assert!((1..=PAIR).contains(&a.len()) && len == blocks * BLOCK && x.len() >= blocks * TRANSPOSED);
-        assert!(a.iter().all(|a| a.len() >= RANK_ROWS * len * 2));
-        // SAFETY: `self` proves the features; the asserts bound what is read.
+    /// `sums[tile][t][j] (+)= Σ_i x[tile][t, i] · a[j, i]`: tiles of x one after the other, `add`ed or set.
+    pub fn shrink(self, a: &[u32], blocks: usize, x: &[u16], sums: &mut [[f32; TOKENS * RANKS]], add: bool) {
+        assert!((1..=AT_ONCE).contains(&sums.len()));
+        assert!(a.len() >= blocks * DWORDS && x.len() >= sums.len() * blocks * TILE);
+        // SAFETY: `self` proves the features, the asserts bound what is read, the sums are whole tiles.
         unsafe {
             SHAPES.load();
-            let (a, second) = (a[0].as_ptr(), a.get(1).map_or(std::ptr::null(), |a| a.as_ptr()));
-            tile!(zero 0);
-            tile!(zero 1);
-            for block in 0..blocks {
-                let (x, at) = (x.as_ptr().add(block * TRANSPOSED), block * BLOCK * 2);
-                tile!(load 4, x, 64usize);
-                tile!(load 5, x.add(TILE), 64usize);
-                tile!(load 2, a.add(at), len * 2);
-                tile!(multiply 0, 2, 4);
-                tile!(multiply 0, 2, 5);
-                if !second.is_null() {
-                    tile!(load 3, second.add(at), len * 2);
-                    tile!(multiply 1, 3, 4);
-                    tile!(multiply 1, 3, 5);
-                }
+            match sums.len() {
+                1 => shrink::<1>(a.as_ptr(), blocks, x.as_ptr(), sums, add),
+                2 => shrink::<2>(a.as_ptr(), blocks, x.as_ptr(), sums, add),
+                3 => shrink::<3>(a.as_ptr(), blocks, x.as_ptr(), sums, add),
+                _ => shrink::<AT_ONCE>(a.as_ptr(), blocks, x.as_ptr(), sums, add),
             }
-            tile!(store 0, sums[0].as_mut_ptr(), 16usize);
-            tile!(store 1, sums[1].as_mut_ptr(), 16usize);
             asm!("tilerelease", options(nostack, nomem, preserves_flags));
         }
     }
 
-    /// `y[t, c] += Σ_j s[t, j] · b[j, c]` for whole tiles of 16 tokens and 16 columns; `b` are rank tiles of 8 rows in
-    /// bf16, `b_stride` elements apart, `s` `[tokens, 8]` for each.
-    ///
-    /// # Safety
-    /// `y`, whose rows are `y_stride` apart, is this call's.
-    pub unsafe fn expand(
-        self,
-        b: &[(&[u8], usize)],
-        s: &[&[f32]],
-        tokens: usize,
-        columns: usize,
-        y: *mut f32,
-        y_stride: usize,
-    ) {
-        assert!(tokens.is_multiple_of(TILE_ROWS) && columns.is_multiple_of(16) && b.len() == s.len());
-        for ((weights, stride), s) in b.iter().zip(s) {
-            assert!(
-                weights.len() >= ((RANK_ROWS - 1) * stride + columns) * 2 && s.len() >= tokens * RANK_ROWS
-            );
+    /// scale · sums as a tile of s; rows of other tokens than `mine` are 0.
+    pub fn halve(self, sums: &[f32; TOKENS * RANKS], scale: f32, mine: Range<usize>, s: &mut [u16]) {
+        assert!(s.len() == TILE && mine.end <= TOKENS);
+        s.fill(0);
+        for t in mine {
+            // SAFETY: `self` proves the features; token t has 16 sums and 32 halves.
+            unsafe { halve(sums.as_ptr().add(t * RANKS), scale, s.as_mut_ptr().add(t * 2 * RANKS)) }
         }
-        // SAFETY: `self` proves the features, the asserts bound what is read, the caller owns y.
-        unsafe { expand(b, s, tokens, columns, y, y_stride) }
+    }
+
+    /// 16 rank rows of 16 columns as a tile `[pairs of rank rows, twice][16 columns][2]`: for both halves of s.
+    pub fn interleave(self, rows: &[[u16; 16]; RANKS], to: &mut [u16]) {
+        assert!(to.len() == TILE);
+        // SAFETY: `self` proves the features; a tile has 16 lines.
+        unsafe { interleave(rows, to.as_mut_ptr()) }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-unsafe fn expand(
-    b: &[(&[u8], usize)],
-    s: &[&[f32]],
-    tokens: usize,
-    columns: usize,
-    y: *mut f32,
-    y_stride: usize,
-) {
-    /// Rank tiles, tokens: as many as a call has.
-    const PAIRS_MAX: usize = 4;
-    const TOKEN_TILES_MAX: usize = 4;
-    let (pairs, token_tiles) = (b.len().div_ceil(PAIR), tokens / TILE_ROWS);
-    assert!(pairs <= PAIRS_MAX && token_tiles <= TOKEN_TILES_MAX);
-    #[repr(C, align(64))]
-    struct Halves([[u32; TILE]; PAIRS_MAX * TOKEN_TILES_MAX]);
-    #[repr(C, align(64))]
-    struct Interleaved([[u32; TILE]; PAIRS_MAX]);
-    let (mut halves, mut rows) =
-        (Halves([[0; TILE]; PAIRS_MAX * TOKEN_TILES_MAX]), Interleaved([[0; TILE]; PAIRS_MAX]));
+unsafe fn transpose(a: *const u8, rows: usize, len: usize, to: *mut u32) {
     // SAFETY: the wrapper's asserts.
     unsafe {
-        for pair in 0..pairs {
-            let first = s[pair * PAIR];
-            for t in 0..tokens {
-                let low = _mm256_loadu_ps(first.as_ptr().add(t * RANK_ROWS));
-                let high = s
-                    .get(pair * PAIR + 1)
-                    .map_or(_mm256_setzero_ps(), |s| _mm256_loadu_ps(s.as_ptr().add(t * RANK_ROWS)));
-                let both = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high);
-                let (upper, lower) = split(both);
-                let to = halves.0[pair * token_tiles + t / TILE_ROWS].as_mut_ptr().add(t % TILE_ROWS * 16);
-                _mm256_store_si256(to.cast(), upper);
-                _mm256_store_si256(to.add(8).cast(), lower);
+        // 128-bit parts of two vectors by turns.
+        let low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+        let high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+        for block in 0..len / TILE_COLUMNS {
+            let mut row = [_mm512_setzero_si512(); ROWS];
+            for (j, row) in row.iter_mut().enumerate().take(rows) {
+                *row = _mm512_loadu_si512(a.add((j * len + block * TILE_COLUMNS) * 2).cast());
             }
-        }
-        SHAPES.load();
-        for column in (0..columns).step_by(16) {
-            for pair in 0..pairs {
-                for half in 0..PAIR.min(b.len() - pair * PAIR) {
-                    let (weights, stride) = b[pair * PAIR + half];
-                    let from = weights.as_ptr().add(column * 2);
-                    for two in 0..RANK_ROWS / 2 {
-                        let even = _mm256_loadu_si256(from.add(two * 2 * stride * 2).cast());
-                        let odd = _mm256_loadu_si256(from.add((two * 2 + 1) * stride * 2).cast());
-                        let odd = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(odd));
-                        let both = _mm512_or_si512(_mm512_cvtepu16_epi32(even), odd);
-                        // For both halves of s.
-                        let to = rows.0[pair].as_mut_ptr().add((half * RANK_ROWS / 2 + two) * 16);
-                        _mm512_store_si512(to.cast(), both);
-                        _mm512_store_si512(to.add(TILE / 2).cast(), both);
-                    }
+            let mut pairs = row;
+            for i in (0..ROWS).step_by(2) {
+                pairs[i] = _mm512_unpacklo_epi32(row[i], row[i + 1]);
+                pairs[i + 1] = _mm512_unpackhi_epi32(row[i], row[i + 1]);
+            }
+            let mut fours = pairs;
+            for i in (0..ROWS).step_by(4) {
+                fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+                fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+                fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+                fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+            }
+            // fours[4 g + c] holds, in 128-bit part l, pair of columns 4 l + c of rows 4 g to 4 g + 3.
+            let to = to.add(block * DWORDS);
+            for c in 0..4 {
+                for (l, order) in [(0, low), (2, high)] {
+                    let two = _mm512_permutex2var_epi64(fours[c], order, fours[4 + c]);
+                    let to = to.add((4 * l + c) * RANKS);
+                    _mm256_storeu_si256(to.cast(), _mm512_castsi512_si256(two));
+                    _mm256_storeu_si256(to.add(4 * RANKS).cast(), _mm512_extracti64x4_epi64::<1>(two));
                 }
             }
-            for token_tile in 0..token_tiles {
-                let y = y.add(token_tile * TILE_ROWS * y_stride + column);
-                tile!(load 6, y, y_stride * 4);
-                for pair in 0..pairs {
-                    tile!(load 7, halves.0[pair * token_tiles + token_tile].as_ptr(), 64usize);
-                    tile!(load 4, rows.0[pair].as_ptr(), 64usize);
-                    tile!(multiply 6, 7, 4);
-                }
-                tile!(store 6, y, y_stride);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn shrink<const T: usize>(
+    a: *const u32,
+    blocks: usize,
+    x: *const u16,
+    sums: &mut [[f32; TOKENS * RANKS]],
+    add: bool,
+) {
+    // SAFETY: the wrapper's asserts.
+    unsafe {
+        tile!(zero 0);
+        tile!(zero 1);
+        tile!(zero 2);
+        tile!(zero 3);
+        if add {
+            tile!(load 0, sums[0].as_ptr(), 64usize);
+            if T > 1 {
+                tile!(load 1, sums[1].as_ptr(), 64usize);
+            }
+            if T > 2 {
+                tile!(load 2, sums[2].as_ptr(), 64usize);
+            }
+            if T > 3 {
+                tile!(load 3, sums[3].as_ptr(), 64usize);
             }
         }
-        asm!("tilerelease", options(nostack, nomem, preserves_flags));
+        for block in 0..blocks {
+            let x = |tile: usize| x.add((tile * blocks + block) * TILE);
+            tile!(load 7, a.add(block * DWORDS), 64usize);
+            tile!(load 4, x(0), 64usize);
+            tile!(multiply 0, 4, 7);
+            if T > 1 {
+                tile!(load 5, x(1), 64usize);
+                tile!(multiply 1, 5, 7);
+            }
+            if T > 2 {
+                tile!(load 6, x(2), 64usize);
+                tile!(multiply 2, 6, 7);
+            }
+            if T > 3 {
+                tile!(load 4, x(3), 64usize);
+                tile!(multiply 3, 4, 7);
+            }
+        }
+        tile!(store 0, sums[0].as_mut_ptr(), RANKS);
+        if T > 1 {
+            tile!(store 1, sums[1].as_mut_ptr(), RANKS);
+        }
+        if T > 2 {
+            tile!(store 2, sums[2].as_mut_ptr(), RANKS);
+        }
+        if T > 3 {
+            tile!(store 3, sums[3].as_mut_ptr(), RANKS);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn halve(sums: *const f32, scale: f32, s: *mut u16) {
+    // SAFETY: 16 sums, 32 halves.
+    unsafe {
+        let value = _mm512_mul_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(scale));
+        let (upper, lower) = split(value);
+        _mm256_storeu_si256(s.cast(), upper);
+        _mm256_storeu_si256(s.add(RANKS).cast(), lower);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn interleave(rows: &[[u16; 16]; RANKS], to: *mut u16) {
+    // SAFETY: the wrapper's assert.
+    unsafe {
+        for (two, rows) in rows.chunks_exact(2).enumerate() {
+            let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(rows[0].as_ptr().cast()));
+            let odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256(rows[1].as_ptr().cast()));
+            let both = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
+            _mm512_storeu_si512(to.add(two * 32).cast(), both);
+            _mm512_storeu_si512(to.add((RANKS / 2 + two) * 32).cast(), both);
+        }
     }
 }
 
 /// Two bf16 that add up to each element.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
 #[inline]
-unsafe fn split(value: __m512) -> (__m256i, __m256i) {
+pub(super) unsafe fn split(value: __m512) -> (__m256i, __m256i) {
     // SAFETY: 16 bf16 either way.
     unsafe {
         let upper = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value));
         let wide = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(upper)));
         let rest = _mm512_cvtneps_pbh(_mm512_sub_ps(value, wide));
         (upper, std::mem::transmute::<__m256bh, __m256i>(rest))
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-unsafe fn transpose(x: &[f32], in_features: usize, to: *mut u32) {
-    let tokens = x.len() / in_features;
-    for block in 0..in_features / BLOCK {
-        // SAFETY: the wrapper's asserts.
-        unsafe {
-            let (mut upper, mut lower) = ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);
-            for t in 0..tokens {
-                let from = x.as_ptr().add(t * in_features + block * BLOCK);
-                let (first, second) = (split(_mm512_loadu_ps(from)), split(_mm512_loadu_ps(from.add(16))));
-                let join = |low, high| _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-                (upper[t], lower[t]) = (join(first.0, second.0), join(first.1, second.1));
-            }
-            let to = to.add(block * TRANSPOSED);
-            store_transposed(upper, to);
-            store_transposed(lower, to.add(TILE));
-        }
-    }
-}
-
-/// Writes 16 by 16 dwords, rows becoming columns.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-#[inline]
-unsafe fn store_transposed(rows: [__m512i; 16], to: *mut u32) {
-    // SAFETY: `to` takes 256 dwords.
-    unsafe {
-        let mut pairs = rows;
-        for i in (0..16).step_by(2) {
-            pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-            pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-        }
-        let mut fours = pairs;
-        for i in (0..16).step_by(4) {
-            fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-            fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-            fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-            fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-        }
-        // fours[4 g + c] holds, in 128-bit lane l, column 4 l + c of rows 4 g to 4 g + 3.
-        for c in 0..4 {
-            let (a, b) = (fours[c], fours[4 + c]);
-            let (d, e) = (fours[8 + c], fours[12 + c]);
-            let low = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(d, e));
-            let high = (_mm512_shuffle_i32x4::<0xdd>(a, b), _mm512_shuffle_i32x4::<0xdd>(d, e));
-            let lanes = [
-                _mm512_shuffle_i32x4::<0x88>(low.0, low.1),
-                _mm512_shuffle_i32x4::<0x88>(high.0, high.1),
-                _mm512_shuffle_i32x4::<0xdd>(low.0, low.1),
-                _mm512_shuffle_i32x4::<0xdd>(high.0, high.1),
-            ];
-            for (lane, value) in lanes.into_iter().enumerate() {
-                _mm512_storeu_si512(to.add((lane * 4 + c) * 16).cast(), value);
-            }
-        }
     }
 }

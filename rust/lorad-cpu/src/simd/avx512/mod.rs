@@ -5,7 +5,6 @@ mod panel;
 mod tiles;
 mod vnni;
 
-pub use lora::{BLOCK as LORA_BLOCK, TRANSPOSED};
 pub use panel::WidePanel;
 pub use tiles::{TilePanel, Tiles, TILE_ROWS};
 

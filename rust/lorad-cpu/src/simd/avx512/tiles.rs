@@ -4,6 +4,8 @@
 //! most, less than 8-bit activations do, whose step is 1/127 of the largest of 32. The sums of a row are made in one order,
 //! but not in that of the integer products.
 //!
+//! Adapters' parts are further products on the same sums, see [`crate::lora`].
+//!
 //! The compiler has no stable intrinsics for tiles, hence assembly. It never uses tile registers itself, so nothing need be
 //! said of those: tmm0 to tmm3 are sums, tmm4 and tmm5 activations, tmm6 and tmm7 weights.
 
@@ -11,8 +13,10 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::lora::split;
 use super::panel::{Meaning, WidePanel, WIDE, WIDE_BLOCK};
 use crate::aligned::Aligned;
+use crate::lora::Extra;
 use crate::quant::kernel::BLOCK;
 
 /// One instruction on tiles; a stride of a store is in elements of 4 bytes.
@@ -54,18 +58,28 @@ impl Tiles {
     }
 
     /// Rounds x `[tokens, blocks · 32]` to tiles `[tokens / 16, blocks]` of `[16 tokens][32]`; tokens beyond the last are 0.
-    pub fn round(self, x: &[f32], blocks: usize, tiles: &mut [u16]) {
+    /// `second` takes what that leaves, rounded too.
+    pub fn round(self, x: &[f32], blocks: usize, first: &mut [u16], second: Option<&mut [u16]>) {
         let cols = blocks * BLOCK;
         let tokens = x.len() / cols;
-        assert!(x.len() == tokens * cols && tiles.len() == tokens.next_multiple_of(TILE_ROWS) * cols);
-        if !tokens.is_multiple_of(TILE_ROWS) {
-            tiles[tokens / TILE_ROWS * TILE_ROWS * cols..].fill(0);
+        let length = tokens.next_multiple_of(TILE_ROWS) * cols;
+        assert!(x.len() == tokens * cols && first.len() == length);
+        let last = tokens / TILE_ROWS * TILE_ROWS * cols;
+        first[if tokens.is_multiple_of(TILE_ROWS) { length } else { last }..].fill(0);
+        match second {
+            // SAFETY: `self` proves the features; the lengths fit.
+            None => unsafe { round(x, tokens, blocks, first.as_mut_ptr()) },
+            Some(second) => {
+                assert!(second.len() == length);
+                second[last..].fill(0);
+                // SAFETY: as above.
+                unsafe { halves(x, tokens, blocks, first.as_mut_ptr(), second.as_mut_ptr()) }
+            }
         }
-        // SAFETY: `self` proves the features; the lengths fit.
-        unsafe { round(x, tokens, blocks, tiles.as_mut_ptr()) }
     }
 
-    /// Multiplies tokens, rounded by [`Tiles::round`], with the rows of a panel; y's row t is `y_stride` after the last.
+    /// Multiplies tokens, rounded by [`Tiles::round`], with the rows of a panel, and adds what is `extra`; y's row t is
+    /// `y_stride` after the last.
     ///
     /// # Safety
     /// `y` is good for the panel's rows of each of the tokens.
@@ -73,6 +87,7 @@ impl Tiles {
         self,
         panel: &TilePanel,
         x: &[u16],
+        extra: Option<&Extra<'_>>,
         tokens: Range<usize>,
         y: *mut f32,
         y_stride: usize,
@@ -80,22 +95,45 @@ impl Tiles {
         let TilePanel { blocks, rows, .. } = *panel;
         assert!(tokens.start.is_multiple_of(TILE_ROWS) && rows > 0);
         assert!(x.len() >= tokens.end.next_multiple_of(TILE_ROWS) * blocks * BLOCK);
-        let x = &x[tokens.start * blocks * BLOCK..];
         // SAFETY: `self` proves the features; the asserts bound x, the panel is whole, the caller owns y.
         unsafe {
             SHAPES.load();
-            let mut t = 0;
-            while t < tokens.len() {
-                let to = Target { y: y.add(t * y_stride), stride: y_stride, tokens: tokens.len() - t, rows };
+            let mut t = tokens.start;
+            while t < tokens.end {
+                let y = y.add((t - tokens.start) * y_stride);
+                let to = Target { y, stride: y_stride, tokens: tokens.end - t, rows, tile: t / TILE_ROWS };
                 let x = x.as_ptr().add(t * blocks * BLOCK);
                 t += match (to.tokens > TILE_ROWS, rows > WIDE) {
-                    (true, true) => product::<2, 2>(panel, x, &to),
-                    (true, false) => product::<2, 1>(panel, x, &to),
-                    (false, true) => product::<1, 2>(panel, x, &to),
-                    (false, false) => product::<1, 1>(panel, x, &to),
+                    (true, true) => product::<2, 2>(panel, x, extra, &to),
+                    (true, false) => product::<2, 1>(panel, x, extra, &to),
+                    (false, true) => product::<1, 2>(panel, x, extra, &to),
+                    (false, false) => product::<1, 1>(panel, x, extra, &to),
                 } * TILE_ROWS;
             }
             // A thread that has tiles in use is slower to switch.
+            asm!("tilerelease", options(nostack, nomem, preserves_flags));
+        }
+    }
+
+    /// Adds what is `extra` to `rows` columns of y, up to 32, for some of its first `tokens` tokens: those in tiles that it
+    /// names.
+    ///
+    /// # Safety
+    /// `y` is good for `rows` columns of each of the tokens.
+    pub unsafe fn add(self, extra: &Extra<'_>, rows: usize, tokens: usize, y: *mut f32, y_stride: usize) {
+        assert!((1..=2 * WIDE).contains(&rows));
+        // SAFETY: `self` proves the features; the caller owns y.
+        unsafe {
+            SHAPES.load();
+            for tile in 0..tokens.div_ceil(TILE_ROWS) {
+                if extra.of(tile).next().is_some() {
+                    let (y, tokens) = (y.add(tile * TILE_ROWS * y_stride), tokens - tile * TILE_ROWS);
+                    let to = Target { y, stride: y_stride, tokens: tokens.min(TILE_ROWS), rows, tile };
+                    load_sums(&to);
+                    add::<1, 2>(extra, tile);
+                    store_sums::<1, 2>(&to);
+                }
+            }
             asm!("tilerelease", options(nostack, nomem, preserves_flags));
         }
     }
@@ -172,6 +210,23 @@ unsafe fn round(x: &[f32], tokens: usize, blocks: usize, tiles: *mut u16) {
     }
 }
 
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
+unsafe fn halves(x: &[f32], tokens: usize, blocks: usize, first: *mut u16, second: *mut u16) {
+    for token in 0..tokens {
+        for half in 0..blocks * 2 {
+            // SAFETY: the wrapper's asserts.
+            unsafe {
+                let from = x.as_ptr().add((token * blocks * 2 + half) * WIDE);
+                let tile = token / TILE_ROWS * blocks + half / 2;
+                let at = tile * TILE + token % TILE_ROWS * BLOCK + half % 2 * WIDE;
+                let (upper, lower) = split(_mm512_loadu_ps(from));
+                _mm256_storeu_si256(first.add(at).cast(), upper);
+                _mm256_storeu_si256(second.add(at).cast(), lower);
+            }
+        }
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn weights<const MEANING: u8>(group: &super::panel::Group, blocks: usize, to: *mut u16) {
     const SMALL: u8 = Meaning::Small as u8;
@@ -222,16 +277,16 @@ pub(super) struct Shapes {
     rows: [u8; 16],
 }
 
-static SHAPES: Shapes = Shapes::new([16; 8]);
+pub(super) static SHAPES: Shapes = Shapes::new();
 
 impl Shapes {
-    /// Rows of tmm0 to tmm7, each of 64 bytes.
-    pub(super) const fn new(rows: [u8; 8]) -> Self {
+    /// All eight tiles whole.
+    const fn new() -> Self {
         let mut shapes =
             Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         let mut tile = 0;
-        while tile < rows.len() {
-            (shapes.row_bytes[tile], shapes.rows[tile]) = (64, rows[tile]);
+        while tile < 8 {
+            (shapes.row_bytes[tile], shapes.rows[tile]) = (64, 16);
             tile += 1;
         }
         shapes
@@ -249,11 +304,21 @@ struct Target {
     stride: usize,
     tokens: usize,
     rows: usize,
+    /// Number of the first tile of tokens.
+    tile: usize,
 }
+
+/// Elements between tokens where not all of a tile exists.
+const SPARE: usize = 2 * WIDE;
 
 /// T tiles of tokens by G of rows; returns T.
 #[inline(always)]
-unsafe fn product<const T: usize, const G: usize>(panel: &TilePanel, x: *const u16, to: &Target) -> usize {
+unsafe fn product<const T: usize, const G: usize>(
+    panel: &TilePanel,
+    x: *const u16,
+    extra: Option<&Extra<'_>>,
+    to: &Target,
+) -> usize {
     let (w, blocks) = (panel.tiles.as_ptr(), panel.blocks);
     // SAFETY: the wrapper's asserts.
     unsafe {
@@ -277,8 +342,69 @@ unsafe fn product<const T: usize, const G: usize>(panel: &TilePanel, x: *const u
                 }
             }
         }
+        if let Some(extra) = extra {
+            add::<T, G>(extra, to.tile);
+        }
+        store_sums::<T, G>(to);
+    }
+    T
+}
+
+/// Adds what is extra for T tiles of tokens from `tile` on.
+#[inline(always)]
+unsafe fn add<const T: usize, const G: usize>(extra: &Extra<'_>, tile: usize) {
+    // SAFETY: tiles of s and B are whole.
+    unsafe {
+        for (s, b) in extra.of(tile) {
+            tile!(load 4, s, 64usize);
+            tile!(load 6, b, 64usize);
+            tile!(multiply 0, 4, 6);
+            if G == 2 {
+                tile!(load 7, b.add(TILE), 64usize);
+                tile!(multiply 1, 4, 7);
+            }
+        }
+        if T == 2 {
+            for (s, b) in extra.of(tile + 1) {
+                tile!(load 5, s, 64usize);
+                tile!(load 6, b, 64usize);
+                tile!(multiply 2, 5, 6);
+                if G == 2 {
+                    tile!(load 7, b.add(TILE), 64usize);
+                    tile!(multiply 3, 5, 7);
+                }
+            }
+        }
+    }
+}
+
+/// Loads the sums of one tile of tokens.
+#[inline(always)]
+unsafe fn load_sums(to: &Target) {
+    // SAFETY: the caller's; what doesn't exist isn't read.
+    unsafe {
+        if to.tokens >= TILE_ROWS && to.rows == 2 * WIDE {
+            tile!(load 0, to.y, to.stride * 4);
+            tile!(load 1, to.y.add(WIDE), to.stride * 4);
+            return;
+        }
+        let mut sums = [0f32; TILE_ROWS * SPARE];
+        let at = sums.as_mut_ptr();
+        for token in 0..to.tokens.min(TILE_ROWS) {
+            std::ptr::copy_nonoverlapping(to.y.add(token * to.stride), at.add(token * SPARE), to.rows);
+        }
+        tile!(load 0, at, SPARE * 4);
+        tile!(load 1, at.add(WIDE), SPARE * 4);
+    }
+}
+
+/// Stores the sums of T tiles of tokens by G of rows, as far as they exist.
+#[inline(always)]
+unsafe fn store_sums<const T: usize, const G: usize>(to: &Target) {
+    // SAFETY: the caller's.
+    unsafe {
         if to.tokens >= T * TILE_ROWS && to.rows == G * WIDE {
-            let (first, second) = (to.y, to.y.add(WIDE));
+            let (first, second) = (to.y, to.y.add((G - 1) * WIDE));
             tile!(store 0, first, to.stride);
             if G == 2 {
                 tile!(store 1, second, to.stride);
@@ -289,19 +415,18 @@ unsafe fn product<const T: usize, const G: usize>(panel: &TilePanel, x: *const u
                     tile!(store 3, second.add(TILE_ROWS * to.stride), to.stride);
                 }
             }
-            return T;
+            return;
         }
         // Tokens or rows that don't exist mustn't be written.
-        let mut sums = [0f32; 2 * TILE_ROWS * 2 * WIDE];
-        let (at, stride) = (sums.as_mut_ptr(), 2 * WIDE);
-        tile!(store 0, at, stride);
-        tile!(store 1, at.add(WIDE), stride);
-        tile!(store 2, at.add(TILE_ROWS * stride), stride);
-        tile!(store 3, at.add(TILE_ROWS * stride + WIDE), stride);
+        let mut sums = [0f32; 2 * TILE_ROWS * SPARE];
+        let at = sums.as_mut_ptr();
+        tile!(store 0, at, SPARE);
+        tile!(store 1, at.add(WIDE), SPARE);
+        tile!(store 2, at.add(TILE_ROWS * SPARE), SPARE);
+        tile!(store 3, at.add(TILE_ROWS * SPARE + WIDE), SPARE);
         for token in 0..to.tokens.min(T * TILE_ROWS) {
-            let from = at.add(token * stride);
+            let from = at.add(token * SPARE);
             std::ptr::copy_nonoverlapping(from, to.y.add(token * to.stride), to.rows.min(G * WIDE));
         }
     }
-    T
 }

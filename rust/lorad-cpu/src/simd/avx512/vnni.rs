@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::panel::{Group, Meaning, WidePanel, WIDE, WIDE_BLOCK};
 use super::Avx512;
+use crate::fetch::Fetch;
 use crate::quant::kernel::{Rounded, BLOCK};
 use crate::shared::Parts;
 use crate::simd::quant::check;
@@ -26,15 +27,16 @@ impl Avx512 {
         y: &Parts<'_, f32>,
         y_begin: usize,
         y_stride: usize,
+        fetch: &mut Fetch,
     ) {
         assert_eq!(panel.blocks(), x.blocks);
         let Some(y) = check(x, &tokens, panel.rows(), y, y_begin, y_stride) else { return };
         // SAFETY: `self` proves the features, a panel is whole, `check` bounds x and y, the caller owns y's columns.
         unsafe {
             match panel.meaning() {
-                Meaning::Small => multiply::<SMALL>(panel, x, tokens, y, y_stride),
-                Meaning::Signed => multiply::<SIGNED>(panel, x, tokens, y, y_stride),
-                Meaning::Halves => multiply::<HALVES>(panel, x, tokens, y, y_stride),
+                Meaning::Small => multiply::<SMALL>(panel, x, tokens, y, y_stride, fetch),
+                Meaning::Signed => multiply::<SIGNED>(panel, x, tokens, y, y_stride, fetch),
+                Meaning::Halves => multiply::<HALVES>(panel, x, tokens, y, y_stride, fetch),
             }
         }
     }
@@ -47,6 +49,7 @@ unsafe fn multiply<const MEANING: u8>(
     tokens: Range<usize>,
     y: *mut f32,
     y_stride: usize,
+    fetch: &mut Fetch,
 ) {
     let (mut t, mut y) = (tokens.start, y);
     let two = panel.groups() == 2;
@@ -55,13 +58,13 @@ unsafe fn multiply<const MEANING: u8>(
         while t < tokens.end {
             // Two groups share each broadcast activation; 6 tokens are what the registers hold.
             let many = match (tokens.end - t, two) {
-                (6.., true) => tile::<6, 2, MEANING>(panel, x, t, y, y_stride),
-                (3.., true) => tile::<3, 2, MEANING>(panel, x, t, y, y_stride),
-                (2.., true) => tile::<2, 2, MEANING>(panel, x, t, y, y_stride),
-                (_, true) => tile::<1, 2, MEANING>(panel, x, t, y, y_stride),
-                (6.., false) => tile::<6, 1, MEANING>(panel, x, t, y, y_stride),
-                (3.., false) => tile::<3, 1, MEANING>(panel, x, t, y, y_stride),
-                (_, false) => tile::<1, 1, MEANING>(panel, x, t, y, y_stride),
+                (6.., true) => tile::<6, 2, MEANING>(panel, x, t, y, y_stride, fetch),
+                (3.., true) => tile::<3, 2, MEANING>(panel, x, t, y, y_stride, fetch),
+                (2.., true) => tile::<2, 2, MEANING>(panel, x, t, y, y_stride, fetch),
+                (_, true) => tile::<1, 2, MEANING>(panel, x, t, y, y_stride, fetch),
+                (6.., false) => tile::<6, 1, MEANING>(panel, x, t, y, y_stride, fetch),
+                (3.., false) => tile::<3, 1, MEANING>(panel, x, t, y, y_stride, fetch),
+                (_, false) => tile::<1, 1, MEANING>(panel, x, t, y, y_stride, fetch),
             };
             t += many;
             y = y.add(many * y_stride);
@@ -78,6 +81,7 @@ unsafe fn tile<const T: usize, const G: usize, const MEANING: u8>(
     token: usize,
     y: *mut f32,
     y_stride: usize,
+    fetch: &mut Fetch,
 ) -> usize {
     let blocks = x.blocks;
     let parts = if MEANING == HALVES { 2 } else { 1 };
@@ -92,6 +96,7 @@ unsafe fn tile<const T: usize, const G: usize, const MEANING: u8>(
         let totals = x.totals.as_ptr().add(token * blocks * 2);
         let mut acc = [[_mm512_setzero_ps(); G]; T];
         for block in 0..blocks {
+            fetch.step();
             for part in 0..parts {
                 let mut dot = [[_mm512_setzero_si512(); G]; T];
                 if MEANING != SMALL {

@@ -1,0 +1,126 @@
+//! Batched LoRA over rank tiles: `y += scale · (x · Aᵀ) · B`, for many adapters of any rank in one call.
+//!
+//! Two phases. Shrink computes s `[tokens, rank]` for each (unit, module), cut by rank tiles; expand adds s·B to columns
+//! of y, all tokens of them in one task. A unit is a run of tokens of one group, so an adapter's A and B are read once a
+//! step, not once a token. Modules given together share their input x. [`lora`] adds to a y that is there; a product
+//! ([`crate::quant`]) takes a [`Delta`] along and adds to each part of y right after it has made it.
+#![allow(unsafe_code)] // tasks write disjoint parts of s and y
+
+pub mod chunk;
+mod delta;
+mod tiling;
+mod units;
+
+use std::cell::RefCell;
+
+pub use delta::{Delta, Input, Target};
+pub use tiling::{BTiles, Extra, XTiles, RANKS, TILE};
+pub use units::{TILE_COLUMNS, TOKENS, UNIT_TOKENS};
+
+use crate::aligned::Aligned;
+use crate::cpu::Cpu;
+use crate::error::{length, require};
+use crate::shared::{Arena, Parts};
+use crate::table::AdapterTable;
+use crate::OpError;
+
+/// Columns by which y is cut: two cache lines of f32, one of bf16.
+const COLUMN_STEP: usize = 32;
+
+/// Token ranges by adapter, as the plan has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Groups<'a> {
+    /// `[groups]` slot of the table.
+    pub slot: &'a [i32],
+    /// `[groups]` tag that the slot must have.
+    pub tag: &'a [i32],
+    /// `[groups]` first token; groups are in ascending order.
+    pub begin: &'a [i32],
+    /// `[groups]` one past the last token.
+    pub end: &'a [i32],
+}
+
+/// A step's adapters.
+#[derive(Clone, Copy)]
+pub struct Adapters<'a> {
+    /// Where their pages are.
+    pub arena: &'a Arena<'a>,
+    /// Which adapter lies where.
+    pub table: &'a AdapterTable,
+    /// Whose tokens are whose.
+    pub groups: Groups<'a>,
+    /// Never by tiles: a row's result doesn't depend on how many there are.
+    pub exact: bool,
+}
+
+/// Modules of a layer that share their input.
+#[derive(Clone, Copy, Debug)]
+pub struct Modules<'a> {
+    /// The layer.
+    pub layer: u32,
+    /// Their numbers within it.
+    pub numbers: &'a [u32],
+    /// Where each one's columns of y begin, ascending.
+    pub offsets: &'a [usize],
+}
+
+thread_local! {
+    static ROUNDED: RefCell<[Aligned<u16>; 2]> = RefCell::default();
+    static B_TILES: RefCell<BTiles> = RefCell::default();
+}
+
+/// Adds every group's adapter to `y` f32 `[n, y_width]`; `x` f32 `[n, in_features]`. Returns the groups whose tag isn't
+/// their slot's: their rows of y are NaN.
+pub fn lora(
+    cpu: &Cpu,
+    y: &mut [f32],
+    y_width: usize,
+    x: &[f32],
+    in_features: usize,
+    adapters: &Adapters<'_>,
+    modules: &Modules<'_>,
+) -> Result<Vec<usize>, OpError> {
+    require(in_features > 0 && y_width > 0, "x and y need columns", in_features.min(y_width))?;
+    let n = x.len() / in_features;
+    length("x", n * in_features, x.len())?;
+    length("y", n * y_width, y.len())?;
+    let mut delta = Delta::new(cpu, adapters, modules, n, in_features, y_width, true)?;
+    if !delta.is_empty() {
+        let input = Input { x, in_features, tiles: None };
+        ROUNDED.with_borrow_mut(|rounded| {
+            let tiles = if delta.has_tiled() { XTiles::exact(cpu, x, in_features, rounded) } else { None };
+            delta.shrink(Input { tiles, ..input }, 0, &|_| ());
+        });
+        let delta = &delta;
+        let y = Parts::new(y);
+        let whole = Target { y: &y, at: 0, stride: y_width };
+        if delta.has_many() {
+            let shares = delta.shares(cpu.pool.threads() * 4);
+            // SAFETY: each unit is in one share.
+            cpu.pool.run(shares.len(), &|share| unsafe {
+                shares[share].iter().for_each(|unit| delta.run_unit(*unit, input, whole, true));
+            });
+        }
+        let steps = if delta.has_many() && !delta.has_tiled() { 0 } else { y_width.div_ceil(COLUMN_STEP) };
+        let tasks = if cpu.pool.threads() == 1 { steps.min(1) } else { steps.min(cpu.pool.threads() * 8) };
+        cpu.pool.run(tasks, &|task| {
+            let columns =
+                steps * task / tasks * COLUMN_STEP..y_width.min(steps * (task + 1) / tasks * COLUMN_STEP);
+            if !delta.has_many() {
+                // SAFETY: tasks have disjoint columns.
+                unsafe { delta.expand(columns.clone(), 0..n, Target { at: columns.start, ..whole }, None) };
+            }
+            if delta.has_tiled() {
+                for at in columns.clone().step_by(COLUMN_STEP) {
+                    let (columns, to) = (at..columns.end.min(at + COLUMN_STEP), Target { at, ..whole });
+                    B_TILES.with_borrow_mut(|b| {
+                        // SAFETY: as above.
+                        unsafe { b.add(cpu.level, delta, columns, n, to) }
+                    });
+                }
+            }
+        });
+    }
+    delta.poison(y, y_width);
+    Ok(delta.wrong())
+}
