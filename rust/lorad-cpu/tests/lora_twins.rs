@@ -103,13 +103,13 @@ impl Case {
     }
 
     /// All in one.
-    fn along(&mut self, cpu: &Cpu, tiles: bool) -> Result<(Vec<f32>, Vec<usize>), OpError> {
+    fn along(&mut self, cpu: &Cpu, tiles: bool, exact: bool) -> Result<(Vec<f32>, Vec<usize>), OpError> {
         let count = self.modules().numbers.len();
         let Self { matrix, random, x, offsets, gate, .. } = self;
         let width = if gate.is_some() { matrix.rows() / 2 } else { matrix.rows() };
         let mut y = vec![f32::NAN; x.len() / matrix.cols() * width];
         let modules = Modules { layer: LAYER, numbers: &[0, 1][..count], offsets: &offsets[..count] };
-        let wrong = random.with(!tiles, |all| {
+        let wrong = random.with(exact, |all| {
             product(matrix, cpu, tiles, &mut y, x, &Along { adapters: Some((*all, modules)), gate: *gate })
         })?;
         Ok((y, wrong))
@@ -138,7 +138,7 @@ fn along_with_integers_is_the_same_bit_for_bit() {
         let mut case = Case::new(seed);
         for cpu in vector_levels().iter().chain([&definition]) {
             let wanted = case.apart(cpu, false);
-            let (got, wrong) = case.along(cpu, false).unwrap();
+            let (got, wrong) = case.along(cpu, false, true).unwrap();
             assert_eq!(wrong, [case.random.adapters()]);
             let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
             let differs = got.iter().zip(&wanted).position(|pair| !same(pair));
@@ -152,10 +152,12 @@ fn along_with_tiles_is_near() {
     for cpu in vector_levels().iter().filter(|cpu| cpu.level.name() == "amx") {
         for seed in 0..150 {
             let mut case = Case::new(seed);
-            let wanted = case.apart(cpu, true);
-            let (got, _) = case.along(cpu, true).unwrap();
-            // Beside a product by tiles x is rounded to bf16 for adapters too.
-            close(&got, &wanted, 1e-2, &case.what);
+            // Beside a product by tiles x is rounded to bf16 for adapters too; beside integers it's split in two.
+            for (tiles, tolerance) in [(true, 1e-2), (false, 2e-5)] {
+                let wanted = case.apart(cpu, tiles);
+                let (got, _) = case.along(cpu, tiles, false).unwrap();
+                close(&got, &wanted, tolerance, &format!("{}, tiles {tiles}", case.what));
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use super::chunk::{expand, shrink, ExpandChunk, ExpandTile, ShrinkChunk};
 use super::tiling::{Tiling, XTiles};
 use super::units::{Unit, Units};
 use super::{Adapters, Modules};
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Level};
 use crate::fetch::Fetch;
 use crate::pool::bundles;
 use crate::shared::{Arena, Parts};
@@ -57,7 +57,7 @@ pub struct Input<'a> {
     pub x: &'a [f32],
     /// Columns of x.
     pub in_features: usize,
-    /// For tiled units.
+    /// The same in tiles, if they have been made for a product.
     pub tiles: Option<XTiles<'a>>,
 }
 
@@ -73,7 +73,8 @@ pub struct Target<'a, 'b> {
 }
 
 impl<'a> Delta<'a> {
-    /// Checks everything; nothing is computed yet. `tiles`: units of many tokens are left to tiles, where the CPU has them.
+    /// Checks everything; nothing is computed yet. Groups of `tiled` tokens and more are left to tiles, where the CPU has
+    /// them.
     pub fn new(
         cpu: &'a Cpu,
         adapters: &Adapters<'a>,
@@ -81,10 +82,10 @@ impl<'a> Delta<'a> {
         n: usize,
         in_features: usize,
         y_width: usize,
-        tiles: bool,
+        tiled: usize,
     ) -> Result<Self, OpError> {
-        let adapters = Adapters { exact: adapters.exact || !tiles, ..*adapters };
-        let units = Units::new(&adapters, modules, n, in_features, y_width, cpu.level)?;
+        let tiled = if adapters.exact || !has_tiles(cpu.level) { usize::MAX } else { tiled };
+        let units = Units::new(adapters, modules, n, in_features, y_width, tiled)?;
         let mut scratch = SCRATCH.take();
         if scratch.s.len() < units.floats {
             scratch.s.resize(units.floats, 0.0);
@@ -131,17 +132,14 @@ impl<'a> Delta<'a> {
             let Some(bundle) = number.checked_sub(others) else { return other(number) };
             for Task { unit, range } in &tasks[bundles[bundle].clone()] {
                 let unit = &units[*unit];
-                match input.tiles {
-                    Some(x) if unit.tiled => {
-                        Tiling::shrink(cpu.level, arena, unit, range.clone(), x, &halves)
-                    }
-                    _ => {
-                        let tokens = unit.tokens.len();
-                        // SAFETY: tasks have disjoint (unit, rank rows).
-                        let s = unsafe { s.part(unit.s_begin + range.start * tokens, range.len() * tokens) };
-                        shrink_unit(cpu, arena, unit, range.clone(), input, s);
-                    }
+                if unit.tiled {
+                    Tiling::shrink(cpu.level, arena, unit, range.clone(), input, &halves);
+                    continue;
                 }
+                let tokens = unit.tokens.len();
+                // SAFETY: tasks have disjoint (unit, rank rows).
+                let s = unsafe { s.part(unit.s_begin + range.start * tokens, range.len() * tokens) };
+                shrink_unit(cpu, arena, unit, range.clone(), input, s);
             }
         });
     }
@@ -362,4 +360,14 @@ unsafe fn add(made: Target<'_, '_>, to: Target<'_, '_>, rows: usize, columns: us
 pub(super) fn both(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_tiles(level: Level) -> bool {
+    level.tiles().is_some()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_tiles(_: Level) -> bool {
+    false
 }

@@ -11,19 +11,18 @@ mod delta;
 mod tiling;
 mod units;
 
-use std::cell::RefCell;
-
 pub use delta::{Delta, Input, Target};
 pub use tiling::{BTiles, Extra, XTiles, RANKS, TILE};
 pub use units::{TILE_COLUMNS, TOKENS, UNIT_TOKENS};
 
-use crate::aligned::Aligned;
 use crate::cpu::Cpu;
 use crate::error::{length, require};
 use crate::shared::{Arena, Parts};
 use crate::table::AdapterTable;
 use crate::OpError;
 
+/// Tokens of a group from which tiles pay where adapters are all that is done, or done beside integers.
+pub(crate) const TILED: usize = 64;
 /// Columns by which y is cut: two cache lines of f32, one of bf16.
 const COLUMN_STEP: usize = 32;
 
@@ -64,11 +63,6 @@ pub struct Modules<'a> {
     pub offsets: &'a [usize],
 }
 
-thread_local! {
-    static ROUNDED: RefCell<[Aligned<u16>; 2]> = RefCell::default();
-    static B_TILES: RefCell<BTiles> = RefCell::default();
-}
-
 /// Adds every group's adapter to `y` f32 `[n, y_width]`; `x` f32 `[n, in_features]`. Returns the groups whose tag isn't
 /// their slot's: their rows of y are NaN.
 pub fn lora(
@@ -84,13 +78,10 @@ pub fn lora(
     let n = x.len() / in_features;
     length("x", n * in_features, x.len())?;
     length("y", n * y_width, y.len())?;
-    let mut delta = Delta::new(cpu, adapters, modules, n, in_features, y_width, true)?;
+    let mut delta = Delta::new(cpu, adapters, modules, n, in_features, y_width, TILED)?;
     if !delta.is_empty() {
         let input = Input { x, in_features, tiles: None };
-        ROUNDED.with_borrow_mut(|rounded| {
-            let tiles = if delta.has_tiled() { XTiles::exact(cpu, x, in_features, rounded) } else { None };
-            delta.shrink(Input { tiles, ..input }, 0, &|_| ());
-        });
+        delta.shrink(input, 0, &|_| ());
         let delta = &delta;
         let y = Parts::new(y);
         let whole = Target { y: &y, at: 0, stride: y_width };
@@ -110,15 +101,10 @@ pub fn lora(
                 // SAFETY: tasks have disjoint columns.
                 unsafe { delta.expand(columns.clone(), 0..n, Target { at: columns.start, ..whole }, None) };
             }
-            if delta.has_tiled() {
-                for at in columns.clone().step_by(COLUMN_STEP) {
-                    let (columns, to) = (at..columns.end.min(at + COLUMN_STEP), Target { at, ..whole });
-                    B_TILES.with_borrow_mut(|b| {
-                        // SAFETY: as above.
-                        unsafe { b.add(cpu.level, delta, columns, n, to) }
-                    });
-                }
-            }
+            // SAFETY: as above.
+            unsafe {
+                delta.expand_tiled(cpu.level, columns.clone(), 0..n, Target { at: columns.start, ..whole })
+            };
         });
     }
     delta.poison(y, y_width);

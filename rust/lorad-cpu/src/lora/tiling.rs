@@ -8,10 +8,10 @@
 
 use std::ops::Range;
 
-use super::delta::{both, Delta, Target};
+use super::delta::{both, Delta, Input, Target};
 use super::units::{tiles_of, Unit, Units, TOKENS};
 use crate::aligned::Aligned;
-use crate::cpu::{Cpu, Level};
+use crate::cpu::Level;
 use crate::shared::{Arena, Parts};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Tiles;
@@ -34,8 +34,6 @@ pub struct XTiles<'a> {
     pub first: &'a [u16],
     /// What that leaves.
     pub second: Option<&'a [u16]>,
-    /// Blocks of a row.
-    pub blocks: usize,
 }
 
 /// A unit's s for a tile of tokens.
@@ -103,7 +101,8 @@ impl Tiling {
 
 #[cfg(target_arch = "x86_64")]
 thread_local! {
-    static A_TILES: std::cell::RefCell<Aligned<u32>> = std::cell::RefCell::default();
+    /// Tiles of A, and of x.
+    static SHRINK: std::cell::RefCell<(Aligned<u32>, [Aligned<u16>; 2])> = std::cell::RefCell::default();
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -114,14 +113,24 @@ impl Tiling {
         arena: &Arena<'_>,
         unit: &Unit<'_>,
         range: Range<usize>,
-        x: XTiles<'_>,
+        input: Input<'_>,
         s: &Parts<'_, u16>,
     ) {
         const AT_ONCE: usize = 4;
         let Some((_, tiles)) = level.tiles() else { unreachable!("a unit is tiled where there are tiles") };
         let (first, each) = (tiles_of(&unit.tokens).start, unit.rank().div_ceil(RANKS));
-        A_TILES.with_borrow_mut(|a| {
-            a.reserve(x.blocks * TILE / 2);
+        let blocks = input.in_features / 32;
+        SHRINK.with_borrow_mut(|(a, own)| {
+            // Without tiles of x this task makes its own.
+            let (x, skipped) = match input.tiles {
+                Some(x) => (x, 0),
+                None => {
+                    let rows = (first + range.start) * TOKENS * input.in_features;
+                    let end = input.x.len().min((first + range.end) * TOKENS * input.in_features);
+                    (XTiles::split(tiles, &input.x[rows..end], input.in_features, own), first + range.start)
+                }
+            };
+            a.reserve(blocks * TILE / 2);
             for pair in 0..each {
                 let ranks = pair * RANKS..unit.rank().min((pair + 1) * RANKS);
                 if ranks.len() < RANKS {
@@ -138,10 +147,10 @@ impl Tiling {
                 for begin in range.clone().step_by(AT_ONCE) {
                     let count = AT_ONCE.min(range.end - begin);
                     let mut sums = [[0f32; TOKENS * RANKS]; AT_ONCE];
-                    let at = (first + begin) * x.blocks * TILE;
-                    tiles.shrink(a, x.blocks, &x.first[at..], &mut sums[..count], false);
+                    let at = (first + begin - skipped) * blocks * TILE;
+                    tiles.shrink(a, blocks, &x.first[at..], &mut sums[..count], false);
                     if let Some(second) = x.second {
-                        tiles.shrink(a, x.blocks, &second[at..], &mut sums[..count], true);
+                        tiles.shrink(a, blocks, &second[at..], &mut sums[..count], true);
                     }
                     for (tile, sums) in (begin..).zip(&sums[..count]) {
                         let to = (unit.s_begin + tile * each + pair) * TILE;
@@ -160,23 +169,14 @@ impl Tiling {
 
 #[cfg(target_arch = "x86_64")]
 impl<'a> XTiles<'a> {
-    /// Rounds x `[n, in_features]`, nothing lost but what 17 bits don't hold; none where the CPU has no tiles.
-    pub fn exact(cpu: &Cpu, x: &[f32], in_features: usize, to: &'a mut [Aligned<u16>; 2]) -> Option<Self> {
-        let (_, tiles) = cpu.level.tiles()?;
-        let n = x.len() / in_features;
-        let each = TOKENS * in_features;
-        let count = n.div_ceil(TOKENS);
-        to.iter_mut().for_each(|half| half.reserve(count * each));
+    /// Rounds x `[n, in_features]`; nothing is lost but what 17 bits don't hold.
+    fn split(tiles: Tiles, x: &[f32], in_features: usize, to: &'a mut [Aligned<u16>; 2]) -> Self {
+        let blocks = in_features / 32;
+        let length = (x.len() / in_features).next_multiple_of(TOKENS) * in_features;
+        to.iter_mut().for_each(|half| half.reserve(length));
         let [first, second] = to;
-        let parts = (Parts::new(first), Parts::new(second));
-        cpu.pool.run(count, &|tile| {
-            let x = &x[tile * each..x.len().min((tile + 1) * each)];
-            // SAFETY: tasks have disjoint tiles.
-            let (first, second) =
-                unsafe { (parts.0.part(tile * each, each), parts.1.part(tile * each, each)) };
-            tiles.round(x, in_features / 32, first, Some(second));
-        });
-        Some(Self { first, second: Some(second), blocks: in_features / 32 })
+        tiles.round(x, blocks, &mut first[..length], Some(&mut second[..length]));
+        Self { first, second: Some(second) }
     }
 }
 
@@ -248,30 +248,46 @@ impl BTiles {
         }
     }
 
-    /// Adds to up to 32 columns of y's first `tokens` tokens.
-    ///
-    /// # Safety
-    /// Nobody else may use these elements of y meanwhile.
-    pub(super) unsafe fn add(
-        &mut self,
-        level: Level,
-        delta: &Delta<'_>,
-        columns: Range<usize>,
-        tokens: usize,
-        to: Target<'_, '_>,
-    ) {
-        let Some((_, tiles)) = level.tiles() else { unreachable!("a unit is tiled where there are tiles") };
-        self.fill(delta, tiles, &columns);
-        let y = to.y.pointer(to.at, (tokens - 1) * to.stride + columns.len());
-        // SAFETY: the caller's promise.
-        unsafe { tiles.add(&self.extra(delta), columns.len(), tokens, y, to.stride) }
-    }
-
     /// What a product adds, once [`BTiles::fill`] has been called for its columns.
     pub fn extra<'s>(&'s self, delta: &'s Delta<'_>) -> Extra<'s> {
         let (tiling, ..) = delta.tiling();
         Extra { start: &tiling.start, entries: &tiling.entries, s: &tiling.s, at: &self.at, b: &self.tiles }
     }
+}
+
+thread_local! {
+    static B_TILES: std::cell::RefCell<BTiles> = std::cell::RefCell::default();
+}
+
+impl Delta<'_> {
+    /// Adds tiled units to columns of y for some tokens, of which the first begins a tile.
+    ///
+    /// # Safety
+    /// Nobody else may use these elements of y meanwhile.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn expand_tiled(
+        &self,
+        level: Level,
+        columns: Range<usize>,
+        tokens: Range<usize>,
+        to: Target<'_, '_>,
+    ) {
+        let Some((_, tiles)) = level.tiles().filter(|_| self.has_tiled()) else { return };
+        B_TILES.with_borrow_mut(|b| {
+            for first in columns.clone().step_by(GROUPS * COLUMNS) {
+                let some = first..columns.end.min(first + GROUPS * COLUMNS);
+                b.fill(self, tiles, &some);
+                let at = to.at + first - columns.start;
+                let y = to.y.pointer(at, (tokens.len() - 1) * to.stride + some.len());
+                // SAFETY: the caller's promise.
+                unsafe { tiles.add(&b.extra(self), some.len(), tokens.clone(), y, to.stride) }
+            }
+        });
+    }
+
+    /// Nothing is left to tiles.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub unsafe fn expand_tiled(&self, _: Level, _: Range<usize>, _: Range<usize>, _: Target<'_, '_>) {}
 }
 
 /// Rank rows of B for up to 16 columns of y, zeros where there are none.

@@ -5,7 +5,6 @@ use std::ops::Range;
 use lorad_blocks::layout::{Chunk, Span};
 
 use super::{Adapters, Modules};
-use crate::cpu::Level;
 use crate::error::{index, length, require};
 use crate::shared::Arena;
 use crate::table::Slot;
@@ -13,8 +12,6 @@ use crate::{Element, OpError};
 
 /// Tokens that a task computes at once at most, but for tiles.
 pub const UNIT_TOKENS: usize = 32;
-/// Tokens of a group from which tiles pay, where the CPU has such.
-const MANY: usize = 16;
 /// Columns that a tile takes at once.
 pub const TILE_COLUMNS: usize = 32;
 
@@ -78,22 +75,22 @@ pub(super) struct Units<'a> {
 }
 
 impl<'a> Units<'a> {
-    /// `n` rows of x with `in_features` columns, y of `y_width`.
+    /// `n` rows of x with `in_features` columns, y of `y_width`; groups of `tiled` tokens and more are for tiles.
     pub fn new(
         adapters: &Adapters<'a>,
         modules: &Modules<'_>,
         n: usize,
         in_features: usize,
         y_width: usize,
-        level: Level,
+        tiled: usize,
     ) -> Result<Self, OpError> {
-        let Adapters { arena, table, groups, exact } = *adapters;
+        let Adapters { arena, table, groups, .. } = *adapters;
         length("offsets", modules.numbers.len(), modules.offsets.len())?;
         let count = groups.slot.len();
         length("group_tag", count, groups.tag.len())?;
         length("group_begin", count, groups.begin.len())?;
         length("group_end", count, groups.end.len())?;
-        let tiles = !exact && has_tiles(level) && in_features.is_multiple_of(TILE_COLUMNS);
+        let tiled = if in_features.is_multiple_of(TILE_COLUMNS) { tiled } else { usize::MAX };
         let mut units = Self { all: Vec::new(), adapters: 0, wrong: Vec::new(), floats: 0, tiles: 0 };
         let mut last = 0;
         for group in 0..count {
@@ -128,7 +125,7 @@ impl<'a> Units<'a> {
                     column,
                 )?;
                 column_end = column + span.shape.out_features as usize;
-                units.add(slot, span, begin..end, column, tiles);
+                units.add(slot, span, begin..end, column, tiled);
             }
             units.adapters +=
                 usize::from(units.all.last().is_some_and(|unit| unit.tokens.end == end && !unit.tiled));
@@ -136,15 +133,11 @@ impl<'a> Units<'a> {
         Ok(units)
     }
 
-    fn add(&mut self, slot: &'a Slot, span: &'a Span, tokens: Range<usize>, column: usize, tiles: bool) {
+    fn add(&mut self, slot: &'a Slot, span: &'a Span, tokens: Range<usize>, column: usize, tiled: usize) {
         let rank = span.shape.rank as usize;
         let mut unit = Unit { slot, span, tokens: tokens.clone(), column, s_begin: 0, tiled: false };
         let whole = |chunk: &Chunk| (chunk.begin | chunk.len).is_multiple_of(TILE_COLUMNS as u32);
-        if tiles
-            && tokens.len() >= MANY
-            && unit.element() == Element::BF16
-            && unit.a_chunks().iter().all(whole)
-        {
+        if tokens.len() >= tiled && unit.element() == Element::BF16 && unit.a_chunks().iter().all(whole) {
             (unit.tiled, unit.s_begin) = (true, self.tiles);
             self.tiles += tiles_of(&tokens).len() * rank.div_ceil(TOKENS);
             self.all.push(unit);
@@ -165,14 +158,4 @@ pub const TOKENS: usize = 16;
 /// Tiles that some tokens lie in.
 pub(super) fn tiles_of(tokens: &Range<usize>) -> Range<usize> {
     tokens.start / TOKENS..tokens.end.div_ceil(TOKENS)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_tiles(level: Level) -> bool {
-    level.tiles().is_some()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_tiles(_: Level) -> bool {
-    false
 }

@@ -1,18 +1,17 @@
 //! Products by integer dot products: activations are rounded to 8 bits, weights multiplied as they are.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use super::job::{Block, Job};
-use super::kernel::{
-    self, multiply_scalar, round_scalar, Panel, Rounded, RoundedRow, Weights, BLOCK, GROUPS, LANES,
-};
-use super::pack::Kind;
+use super::job::{at, Job, Product, PANELS_MAX, PANEL_BYTES};
+use super::kernel::{multiply_scalar, round_scalar, Rounded, RoundedRow, BLOCK, GROUPS, LANES};
+use super::wide::Wide;
 #[cfg(target_arch = "x86_64")]
 use super::WIDE_ROWS;
-use super::{block, Along, QuantMatrix, ROUND_PARALLEL};
+use super::{Along, QuantMatrix, ROUND_PARALLEL};
 use crate::cpu::{Cpu, Level};
 use crate::fetch::Fetch;
-use crate::lora::Input;
+use crate::lora::{Input, Target, TILED};
 use crate::shared::Parts;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::WidePanel;
@@ -37,19 +36,11 @@ struct Activations {
     totals: Vec<i32>,
 }
 
-/// A panel, widened for the dot products.
-#[derive(Default)]
-struct Wide {
-    q: Vec<u8>,
-    scale: Vec<f32>,
-    min: Vec<f32>,
-}
-
 thread_local! {
     static ACTIVATIONS: RefCell<Activations> = RefCell::default();
-    static WIDE: RefCell<Wide> = RefCell::default();
+    static WIDE: RefCell<Vec<Wide>> = RefCell::default();
     #[cfg(target_arch = "x86_64")]
-    static WIDE_PANEL: RefCell<WidePanel> = RefCell::default();
+    static WIDE_PANELS: RefCell<Vec<WidePanel>> = RefCell::default();
 }
 
 impl QuantMatrix {
@@ -62,10 +53,11 @@ impl QuantMatrix {
         along: &Along<'_>,
     ) -> Result<Vec<usize>, OpError> {
         let (cols, blocks) = (self.cols(), self.cols() / BLOCK);
-        let mut job = Job::new(cpu, self, y.len(), x.len(), along, false)?;
+        let mut job = Job::new(cpu, self, y.len(), x.len(), along, TILED)?;
         job.panel_rows = panel_rows(cpu.level, job.tokens);
         let each = blocks * (BLOCK + if job.panel_rows == PANEL_ROWS { 8 } else { 16 });
         job.tokens_max = (ROUNDED_BYTES / each).max(48) / 48 * 48;
+        job.panels_max = (PANEL_BYTES / (cols * job.panel_rows)).clamp(1, PANELS_MAX);
         if job.tokens > PACKED_TOKENS {
             job.steps = job.tokens.min(job.tokens_max).div_ceil(STEP_TOKENS) * blocks;
         }
@@ -75,108 +67,68 @@ impl QuantMatrix {
             let input = Input { x, in_features: cols, tiles: None };
             job.shrink(input, rounding.tasks, &|task| rounding.run(task));
             let x = activations.rounded(job.tokens, blocks);
-            job.run(y, input, &|block, fetch| self.multiply_panel(cpu.level, block, &x, fetch));
+            job.run(y, input, &Integers { matrix: self, level: cpu.level, x });
         });
         Ok(job.end(y))
     }
+}
 
-    /// Multiplies the rows of a panel.
-    fn multiply_panel(&self, level: Level, block: &Block<'_, '_>, x: &Rounded<'_>, fetch: &mut Fetch) {
-        let Block { first, rows, ref tokens, to } = *block;
-        let tokens = tokens.clone();
-        let packed = self.packed_rows(first, rows);
-        match level {
-            Level::Portable => WIDE.with_borrow_mut(|wide| {
-                let panel = self.panel(level, wide, packed, rows, x.blocks);
+/// The product of a matrix with rounded activations.
+struct Integers<'a> {
+    matrix: &'a QuantMatrix,
+    level: Level,
+    x: Rounded<'a>,
+}
+
+impl Product for Integers<'_> {
+    fn fill(&self, slot: usize, rows: Range<usize>) {
+        let (kind, blocks) = (self.matrix.kind(), self.x.blocks);
+        let packed = self.matrix.packed_rows(&rows);
+        match self.level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2(_) | Level::Avx512(..) if self.x.tokens <= PACKED_TOKENS => {}
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512(_, avx512) => WIDE_PANELS.with_borrow_mut(|panels| {
+                at(panels, slot).fill(avx512, kind, packed, rows.len(), blocks);
+            }),
+            level => {
+                WIDE.with_borrow_mut(|panels| at(panels, slot).fill(level, kind, packed, rows.len(), blocks))
+            }
+        }
+    }
+
+    fn multiply(
+        &self,
+        slot: usize,
+        rows: Range<usize>,
+        tokens: Range<usize>,
+        to: Target<'_, '_>,
+        fetch: &mut Fetch,
+    ) {
+        let (kind, packed, x) = (self.matrix.kind(), self.matrix.packed_rows(&rows), &self.x);
+        match self.level {
+            Level::Portable => WIDE.with_borrow(|panels| {
+                let panel = panels[slot].view(kind, packed, rows.len());
                 // SAFETY: tasks have disjoint panels, that is columns of y.
                 unsafe { multiply_scalar(&panel, x, tokens, to.y, to.at, to.stride) }
             }),
             #[cfg(target_arch = "x86_64")]
             Level::Avx2(avx2) | Level::Avx512(avx2, _) if x.tokens <= PACKED_TOKENS => {
                 // SAFETY: as above.
-                unsafe { avx2.multiply_packed(self.kind(), packed, rows, x, tokens, to.y, to.at, to.stride) }
+                unsafe { avx2.multiply_packed(kind, packed, rows.len(), x, tokens, to.y, to.at, to.stride) }
             }
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => WIDE.with_borrow_mut(|wide| {
-                let panel = self.panel(level, wide, packed, rows, x.blocks);
+            Level::Avx2(avx2) => WIDE.with_borrow(|panels| {
+                let panel = panels[slot].view(kind, packed, rows.len());
                 // SAFETY: as above.
                 unsafe { avx2.multiply(&panel, x, tokens, to.y, to.at, to.stride, fetch) }
             }),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512(_, avx512) => WIDE_PANEL.with_borrow_mut(|panel| {
-                panel.fill(avx512, self.kind(), packed, rows, x.blocks);
+            Level::Avx512(_, avx512) => WIDE_PANELS.with_borrow(|panels| {
                 // SAFETY: as above.
-                unsafe { avx512.multiply(panel, x, tokens, to.y, to.at, to.stride, fetch) }
+                unsafe { avx512.multiply(&panels[slot], x, tokens, to.y, to.at, to.stride, fetch) }
             }),
         }
-    }
-
-    /// Widens a panel into `wide`; 8-bit quants are viewed where they are.
-    fn panel<'a>(
-        &'a self,
-        level: Level,
-        wide: &'a mut Wide,
-        packed: &'a [u8],
-        rows: usize,
-        blocks: usize,
-    ) -> Panel<'a> {
-        let (kind, groups) = (self.kind(), rows.div_ceil(LANES));
-        if kind.is_composed() {
-            return wide.compose(level, kind, packed, groups * blocks, rows);
-        }
-        let stride = kind.packed_bytes();
-        let (count, quants) = (groups * blocks, kind.packed_quant_bytes());
-        let scales = |packed: &[u8], out: &mut Vec<f32>| {
-            out.resize(count * LANES, 0.0);
-            match level {
-                #[cfg(target_arch = "x86_64")]
-                Level::Avx2(avx2) => avx2.unpack_scales(packed, stride, out),
-                _ => kernel::unpack_scales_scalar(packed, stride, out),
-            }
-        };
-        scales(&packed[quants..], &mut wide.scale);
-        if kind == Kind::Q8_0 {
-            return Panel { q: packed, stride, scale: &wide.scale, weights: Weights::Signed, rows };
-        }
-        wide.q.resize(count * LANES * BLOCK, 0);
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => avx2.unpack_nibbles(packed, stride, &mut wide.q),
-            _ => kernel::unpack_nibbles_scalar(packed, stride, &mut wide.q),
-        }
-        if kind == Kind::Q4_1 {
-            scales(&packed[quants + LANES * 2..], &mut wide.min);
-        } else {
-            // (q − 8) · d = q · d + (−8 d), exact: 8 is a power of two.
-            wide.min.clear();
-            wide.min.extend(wide.scale.iter().map(|scale| -8.0 * scale));
-        }
-        let weights = Weights::Small { min: &wide.min };
-        Panel { q: &wide.q, stride: LANES * BLOCK, scale: &wide.scale, weights, rows }
-    }
-}
-
-impl Wide {
-    /// Widens the packed blocks of a composed kind.
-    fn compose(&mut self, level: Level, kind: Kind, packed: &[u8], blocks: usize, rows: usize) -> Panel<'_> {
-        let (scales, minima) = if kind.has_half_scales() { (2, 0) } else { (1, 1) };
-        self.q.resize(blocks * LANES * BLOCK, 0);
-        self.scale.resize(blocks * LANES * scales, 0.0);
-        self.min.resize(blocks * LANES * minima, 0.0);
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2(avx2) => {
-                avx2.unpack_composed(kind, packed, &mut self.q, &mut self.scale, &mut self.min)
-            }
-            _ => block::unpack_scalar(kind, packed, &mut self.q, &mut self.scale, &mut self.min),
-        }
-        let min = &self.min;
-        let weights = match kind.plane_bits() {
-            0 => Weights::Small { min },
-            1 => Weights::Five { min },
-            _ => Weights::Halves,
-        };
-        Panel { q: &self.q, stride: LANES * BLOCK, scale: &self.scale, weights, rows }
     }
 }
 

@@ -15,21 +15,42 @@ use crate::OpError;
 
 /// Tasks that each thread gets.
 const TASKS: usize = 4;
-/// What a gate and its partner take at once, so that they stay in the second-level cache.
-const NEAR_FLOATS: usize = 48 << 10;
+/// Widened panels that a thread keeps at once: what stays in the second-level cache beside activations.
+pub(super) const PANEL_BYTES: usize = 160 << 10;
+/// And their number at most.
+pub(super) const PANELS_MAX: usize = 16;
 /// Columns of the gate and of what it multiplies are cut alike, at whole panels.
 pub const GATED_ROWS: usize = 64;
 
-/// Rows of a weight, one panel, and where their products go.
-pub(super) struct Block<'a, 'b> {
-    /// First row.
-    pub first: usize,
-    /// Rows.
-    pub rows: usize,
-    /// Tokens.
-    pub tokens: Range<usize>,
-    /// Of the first token and row.
-    pub to: Target<'a, 'b>,
+/// How panels are multiplied. A thread keeps some of them, by slots.
+pub(super) trait Product: Sync {
+    /// Begins a thread's work on some panels.
+    fn enter(&self) {}
+    /// Ends it.
+    fn leave(&self) {}
+    /// Widens the rows of a panel.
+    fn fill(&self, slot: usize, rows: Range<usize>);
+    /// Whether what adapters leave to tiles is part of the product.
+    fn takes_tiled(&self) -> bool {
+        false
+    }
+    /// Multiplies some tokens with them, fetching something else meanwhile.
+    fn multiply(
+        &self,
+        slot: usize,
+        rows: Range<usize>,
+        tokens: Range<usize>,
+        to: Target<'_, '_>,
+        fetch: &mut Fetch,
+    );
+}
+
+/// The panel of a slot.
+pub(super) fn at<T: Default>(panels: &mut Vec<T>, slot: usize) -> &mut T {
+    while panels.len() <= slot {
+        panels.push(T::default());
+    }
+    &mut panels[slot]
 }
 
 /// A call.
@@ -39,7 +60,9 @@ pub(super) struct Job<'a> {
     pub tokens: usize,
     /// Rows of a panel.
     pub panel_rows: usize,
-    /// Tokens that pass by a task's weights at once.
+    /// Panels that are kept at once, and tokens that pass by them.
+    pub panels_max: usize,
+    /// See `panels_max`.
     pub tokens_max: usize,
     /// Steps that a panel's product has, for what is fetched meanwhile; 0: it takes nothing along.
     pub steps: usize,
@@ -49,9 +72,6 @@ pub(super) struct Job<'a> {
     delta: Option<Delta<'a>>,
 }
 
-/// What multiplies a panel, fetching something else meanwhile.
-type Product<'a> = dyn Fn(&Block<'_, '_>, &mut Fetch) + Sync + 'a;
-
 thread_local! {
     /// What many adapters add, and both halves of what goes through a gate then.
     static MADE: RefCell<[Vec<f32>; 2]> = RefCell::default();
@@ -60,14 +80,14 @@ thread_local! {
 }
 
 impl<'a> Job<'a> {
-    /// Checks shapes. `tiles`: whether adapters may be left to tiles.
+    /// Checks shapes. `tiled`: see [`Delta::new`].
     pub fn new(
         cpu: &'a Cpu,
         matrix: &QuantMatrix,
         y: usize,
         x: usize,
         along: &Along<'a>,
-        tiles: bool,
+        tiled: usize,
     ) -> Result<Self, OpError> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let tokens = x / cols;
@@ -77,11 +97,11 @@ impl<'a> Job<'a> {
         let width = if along.gate.is_some() { rows / 2 } else { rows };
         length("y", tokens * width, y)?;
         let delta = match &along.adapters {
-            Some((adapters, modules)) => Some(Delta::new(cpu, adapters, modules, tokens, cols, rows, tiles)?),
+            Some((adapters, modules)) => Some(Delta::new(cpu, adapters, modules, tokens, cols, rows, tiled)?),
             None => None,
         };
-        let (panel_rows, tokens_max, steps) = (1, 1, 0);
-        Ok(Self { cpu, tokens, panel_rows, tokens_max, steps, width, gate: along.gate, delta })
+        let (panel_rows, panels_max, tokens_max, steps) = (1, 1, 1, 0);
+        Ok(Self { cpu, tokens, panel_rows, panels_max, tokens_max, steps, width, gate: along.gate, delta })
     }
 
     /// What adapters add.
@@ -98,7 +118,7 @@ impl<'a> Job<'a> {
     }
 
     /// Makes y of x, `product` being what multiplies a panel.
-    pub fn run(&self, y: &mut [f32], x: Input<'_>, product: &Product<'_>) {
+    pub fn run(&self, y: &mut [f32], x: Input<'_>, product: &dyn Product) {
         let panels = self.width.div_ceil(self.panel_rows);
         let threads = self.cpu.pool.threads();
         let tasks = if threads == 1 { 1 } else { panels.min(threads * TASKS) };
@@ -150,20 +170,74 @@ impl<'a> Job<'a> {
         y: &Parts<'_, f32>,
         columns: Range<usize>,
         made: Option<Target<'_, '_>>,
-        product: &Product<'_>,
+        product: &dyn Product,
     ) {
-        for begin in (0..self.tokens).step_by(self.tokens_max) {
-            let tokens = begin..self.tokens.min(begin + self.tokens_max);
-            let Some(gate) = self.gate else {
-                let to = Target { y, at: begin * self.width + columns.start, stride: self.width };
-                self.part(columns.clone(), tokens, to, made, product);
-                continue;
-            };
-            let near = NEAR_FLOATS / 2 / tokens.len() / self.panel_rows * self.panel_rows;
-            let near = near.max(self.panel_rows);
-            for first in columns.clone().step_by(near) {
-                let columns = first..columns.end.min(first + near);
-                self.gated(gate, columns, tokens.clone(), y, made, product);
+        product.enter();
+        let kept = (self.panels_max / self.halves()).max(1);
+        for first in columns.clone().step_by(kept * self.panel_rows) {
+            let columns = first..columns.end.min(first + kept * self.panel_rows);
+            for half in 0..self.halves() {
+                for (slot, rows) in self.panels(half, &columns).enumerate() {
+                    product.fill(half * kept + slot, rows);
+                }
+            }
+            for begin in (0..self.tokens).step_by(self.tokens_max) {
+                let tokens = begin..self.tokens.min(begin + self.tokens_max);
+                let Some(gate) = self.gate else {
+                    let to = Target { y, at: begin * self.width + columns.start, stride: self.width };
+                    self.part(0, 0, &columns, tokens, to, made, product);
+                    continue;
+                };
+                let (count, stride) = (columns.len(), columns.len() * 2);
+                GATED.with_borrow_mut(|both| {
+                    both.resize(both.len().max(tokens.len() * stride), 0.0);
+                    let parts = Parts::new(both);
+                    for half in 0..2 {
+                        let to = Target { y: &parts, at: half * count, stride };
+                        self.part(half, half * kept, &columns, tokens.clone(), to, made, product);
+                    }
+                    for (token, both) in tokens.zip(both.chunks_exact(stride)) {
+                        let (z, up) = both.split_at(count);
+                        // SAFETY: tasks have disjoint columns of y.
+                        let y = unsafe { y.part(token * self.width + columns.start, count) };
+                        gate_row(self.cpu.level, gate, y, z, up);
+                    }
+                });
+            }
+        }
+        product.leave();
+    }
+
+    /// The rows of each panel of a half, of these columns of y.
+    fn panels(&self, half: usize, columns: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let (begin, columns, each) = (half * self.width, columns.clone(), self.panel_rows);
+        columns.clone().step_by(each).map(move |first| begin + first..begin + columns.end.min(first + each))
+    }
+
+    /// Makes the products of panels from `slot` on, and what adapters add to them.
+    fn part(
+        &self,
+        half: usize,
+        slot: usize,
+        columns: &Range<usize>,
+        tokens: Range<usize>,
+        to: Target<'_, '_>,
+        made: Option<Target<'_, '_>>,
+        product: &dyn Product,
+    ) {
+        for (number, rows) in self.panels(half, columns).enumerate() {
+            let to = Target { at: to.at + number * self.panel_rows, ..to };
+            product.multiply(slot + number, rows, tokens.clone(), to, &mut Fetch::default());
+        }
+        if let Some(delta) = &self.delta {
+            let begin = half * self.width;
+            let columns = begin + columns.start..begin + columns.end;
+            // SAFETY: tasks have disjoint columns of y.
+            unsafe {
+                delta.expand(columns.clone(), tokens.clone(), to, made);
+                if !product.takes_tiled() {
+                    delta.expand_tiled(self.cpu.level, columns, tokens, to);
+                }
             }
         }
     }
@@ -178,17 +252,14 @@ impl<'a> Job<'a> {
         x: Input<'_>,
         made: Target<'_, '_>,
         columns: &(dyn Fn(usize) -> Range<usize> + Sync),
-        product: &Product<'_>,
+        product: &dyn Product,
     ) {
         let (width, tokens) = (self.width * self.halves(), 0..self.tokens);
         let whole = Target { y, at: 0, stride: width };
         self.cpu.pool.run(shares.len(), &|task| {
             let columns = columns(task);
-            let panels: Vec<usize> = (0..self.halves())
-                .flat_map(|half| {
-                    columns.clone().step_by(self.panel_rows).map(move |first| half * self.width + first)
-                })
-                .collect();
+            let panels: Vec<Range<usize>> =
+                (0..self.halves()).flat_map(|half| self.panels(half, &columns)).collect();
             let units = &shares[task];
             let turns = panels.len().min(units.len()).max(1);
             FETCH.with_borrow_mut(|fetch| {
@@ -198,10 +269,15 @@ impl<'a> Job<'a> {
                     fetch.clear();
                     units.iter().for_each(|unit| delta.fetch(*unit, fetch));
                     fetch.spread(panels.len() * self.steps);
-                    for &first in panels {
-                        let end = first / self.width * self.width + columns.end;
-                        let rows = first..end.min(first + self.panel_rows);
-                        self.panels(rows, tokens.clone(), Target { at: first, ..whole }, product, fetch);
+                    for rows in panels {
+                        product.fill(0, rows.clone());
+                        product.multiply(
+                            0,
+                            rows.clone(),
+                            tokens.clone(),
+                            Target { at: rows.start, ..whole },
+                            fetch,
+                        );
                     }
                     // SAFETY: each unit is in one share.
                     units.iter().for_each(|unit| unsafe { delta.run_unit(*unit, x, made, false) });
@@ -214,7 +290,10 @@ impl<'a> Job<'a> {
                 let columns = begin + columns(task).start..begin + columns(task).end;
                 let to = Target { at: columns.start, ..whole };
                 // SAFETY: tasks have disjoint columns.
-                unsafe { delta.expand(columns, tokens.clone(), to, Some(made)) }
+                unsafe {
+                    delta.expand(columns.clone(), tokens.clone(), to, Some(made));
+                    delta.expand_tiled(self.cpu.level, columns, tokens.clone(), to);
+                }
             }
         });
     }
@@ -226,68 +305,6 @@ impl<'a> Job<'a> {
         } else {
             1
         }
-    }
-
-    /// Makes the products of some rows of the weight, and what adapters add to them.
-    fn part(
-        &self,
-        rows: Range<usize>,
-        tokens: Range<usize>,
-        to: Target<'_, '_>,
-        made: Option<Target<'_, '_>>,
-        product: &Product<'_>,
-    ) {
-        self.panels(rows.clone(), tokens.clone(), to, product, &mut Fetch::default());
-        if let Some(delta) = &self.delta {
-            // SAFETY: tasks have disjoint columns of y.
-            unsafe { delta.expand(rows, tokens, to, made) }
-        }
-    }
-
-    fn panels(
-        &self,
-        rows: Range<usize>,
-        tokens: Range<usize>,
-        to: Target<'_, '_>,
-        product: &Product<'_>,
-        fetch: &mut Fetch,
-    ) {
-        for first in rows.clone().step_by(self.panel_rows) {
-            let count = self.panel_rows.min(rows.end - first);
-            let to = Target { at: to.at + first - rows.start, ..to };
-            product(&Block { first, rows: count, tokens: tokens.clone(), to }, fetch);
-        }
-    }
-
-    /// Makes both halves beside each other, and of them y.
-    fn gated(
-        &self,
-        gate: Gate,
-        columns: Range<usize>,
-        tokens: Range<usize>,
-        y: &Parts<'_, f32>,
-        made: Option<Target<'_, '_>>,
-        product: &Product<'_>,
-    ) {
-        let (count, stride) = (columns.len(), columns.len() * 2);
-        GATED.with_borrow_mut(|both| {
-            if both.len() < tokens.len() * stride {
-                both.resize(tokens.len() * stride, 0.0);
-            }
-            let both = &mut both[..tokens.len() * stride];
-            let parts = Parts::new(both);
-            for half in 0..2 {
-                let rows = half * self.width + columns.start..half * self.width + columns.end;
-                let to = Target { y: &parts, at: half * count, stride };
-                self.part(rows, tokens.clone(), to, made, product);
-            }
-            for (token, both) in tokens.zip(both.chunks_exact(stride)) {
-                let (z, up) = both.split_at(count);
-                // SAFETY: tasks have disjoint columns of y.
-                let y = unsafe { y.part(token * self.width + columns.start, count) };
-                gate_row(self.cpu.level, gate, y, z, up);
-            }
-        });
     }
 
     /// Ends the call; see [`QuantMatrix::matmul`].

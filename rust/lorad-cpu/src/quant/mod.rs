@@ -13,6 +13,9 @@ pub mod kernel;
 pub mod pack;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
+mod wide;
+
+use std::ops::Range;
 
 use crate::activation::Gate;
 use crate::cpu::Cpu;
@@ -70,8 +73,8 @@ impl QuantMatrix {
     }
 
     /// The packed blocks of some rows, of which the first is the first of a group.
-    fn packed_rows(&self, first: usize, rows: usize) -> &[u8] {
-        self.packed.groups(first / LANES, rows.div_ceil(LANES))
+    fn packed_rows(&self, rows: &Range<usize>) -> &[u8] {
+        self.packed.groups(rows.start / LANES, rows.len().div_ceil(LANES))
     }
 
     /// `y [n, rows] = x [n, cols] · Wᵀ`, and what comes `along`. Returns the groups whose tag isn't their slot's: their

@@ -1,33 +1,38 @@
 //! Products by tiles of bf16: activations are rounded once, each panel of 32 rows as it's multiplied.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use super::job::{Block, Job};
+use super::job::{at, Job, Product, PANELS_MAX, PANEL_BYTES};
 use super::kernel::BLOCK;
 use super::{Along, QuantMatrix, ROUND_PARALLEL, WIDE_ROWS};
 use crate::aligned::Aligned;
 use crate::cpu::Cpu;
-use crate::lora::{BTiles, Delta, Input, XTiles};
+use crate::fetch::Fetch;
+use crate::lora::{BTiles, Delta, Input, Target, XTiles};
 use crate::shared::Parts;
 use crate::simd::{Avx512, TilePanel, Tiles, WidePanel, TILE_ROWS};
 use crate::OpError;
 
-/// Rounded activations that stay in the second-level cache while the weights pass by, but for very wide ones.
-const X_BYTES: usize = 1 << 20;
-/// Tokens that share a panel of rounded weights at least: rounding it costs as much as multiplying it by some fifty.
-const TOKENS_LEAST: usize = 256;
+/// Rounded activations that meet some panels at once: what stays in the second-level cache beside them. It holds several
+/// times as much, but less and less of it is there when it's needed.
+const X_BYTES: usize = 80 << 10;
+/// Tokens that a product takes at once.
+const PAIR: usize = 2 * TILE_ROWS;
 
-/// A panel on its way, and what adapters add to its columns.
+/// Tokens of a group from which its adapter is part of the product.
+const TILED: usize = 16;
+
+/// A panel, and what adapters add to its columns.
 #[derive(Default)]
-struct Panels {
-    wide: WidePanel,
-    tiles: TilePanel,
+struct Panel {
+    weights: TilePanel,
     b: BTiles,
 }
 
 thread_local! {
     static X: RefCell<Aligned<u16>> = RefCell::default();
-    static PANELS: RefCell<Panels> = RefCell::default();
+    static PANELS: RefCell<(WidePanel, Vec<Panel>)> = RefCell::default();
 }
 
 impl QuantMatrix {
@@ -41,45 +46,72 @@ impl QuantMatrix {
         along: &Along<'_>,
     ) -> Result<Vec<usize>, OpError> {
         let (cols, blocks) = (self.cols(), self.cols() / BLOCK);
-        let mut job = Job::new(cpu, self, y.len(), x.len(), along, true)?;
+        let mut job = Job::new(cpu, self, y.len(), x.len(), along, TILED)?;
         job.panel_rows = WIDE_ROWS;
-        job.tokens_max = (X_BYTES / (cols * 2)).max(TOKENS_LEAST).next_multiple_of(TILE_ROWS);
+        job.tokens_max = (X_BYTES / (cols * 2) / PAIR * PAIR).max(PAIR);
+        job.panels_max = (PANEL_BYTES / (cols * WIDE_ROWS * 2)).clamp(1, PANELS_MAX);
         X.with_borrow_mut(|rounded| {
             rounded.reserve(job.tokens.next_multiple_of(TILE_ROWS) * cols);
             round(cpu, proof, x, blocks, rounded);
             let rounded = &**rounded;
-            let tiles = Some(XTiles { first: rounded, second: None, blocks });
+            let tiles = Some(XTiles { first: rounded, second: None });
             let input = Input { x, in_features: cols, tiles };
             job.shrink(input, 0, &|_| ());
-            let tiled = job.delta().filter(|delta| delta.has_tiled());
-            job.run(y, input, &|block, _| {
-                self.multiply_panel_by_tiles((avx512, proof), block, rounded, blocks, tiled);
-            });
+            let delta = job.delta().filter(|delta| delta.has_tiled());
+            job.run(y, input, &ByTiles { matrix: self, proof: (avx512, proof), x: rounded, blocks, delta });
         });
         Ok(job.end(y))
     }
+}
 
-    /// Multiplies the rows of a panel.
-    fn multiply_panel_by_tiles(
+/// The product of a matrix with activations in tiles, adapters in tiles added to it.
+struct ByTiles<'a> {
+    matrix: &'a QuantMatrix,
+    proof: (Avx512, Tiles),
+    x: &'a [u16],
+    blocks: usize,
+    delta: Option<&'a Delta<'a>>,
+}
+
+impl Product for ByTiles<'_> {
+    fn enter(&self) {
+        self.proof.1.enter();
+    }
+
+    fn leave(&self) {
+        self.proof.1.leave();
+    }
+
+    fn takes_tiled(&self) -> bool {
+        true
+    }
+
+    fn fill(&self, slot: usize, rows: Range<usize>) {
+        let (avx512, tiles) = self.proof;
+        PANELS.with_borrow_mut(|(wide, panels)| {
+            let panel = at(panels, slot);
+            wide.fill(avx512, self.matrix.kind(), self.matrix.packed_rows(&rows), rows.len(), self.blocks);
+            panel.weights.fill(tiles, wide);
+            if let Some(delta) = self.delta {
+                panel.b.fill(delta, tiles, &rows);
+            }
+        });
+    }
+
+    fn multiply(
         &self,
-        (avx512, tiles): (Avx512, Tiles),
-        block: &Block<'_, '_>,
-        x: &[u16],
-        blocks: usize,
-        delta: Option<&Delta<'_>>,
+        slot: usize,
+        rows: Range<usize>,
+        tokens: Range<usize>,
+        to: Target<'_, '_>,
+        _: &mut Fetch,
     ) {
-        let Block { first, rows, ref tokens, to } = *block;
-        PANELS.with_borrow_mut(|panels| {
-            let packed = self.packed_rows(first, rows);
-            panels.wide.fill(avx512, self.kind(), packed, rows, blocks);
-            panels.tiles.fill(tiles, &panels.wide);
-            let extra = delta.map(|delta| {
-                panels.b.fill(delta, tiles, &(first..first + rows));
-                panels.b.extra(delta)
-            });
-            let y = to.y.pointer(to.at, (tokens.len() - 1) * to.stride + rows);
-            // SAFETY: tasks have disjoint panels, that is columns of y.
-            unsafe { tiles.multiply(&panels.tiles, x, extra.as_ref(), tokens.clone(), y, to.stride) }
+        PANELS.with_borrow(|(_, panels)| {
+            let panel = &panels[slot];
+            let extra = self.delta.map(|delta| panel.b.extra(delta));
+            let y = to.y.pointer(to.at, (tokens.len() - 1) * to.stride + rows.len());
+            // SAFETY: tasks have disjoint panels, that is columns of y, and enter first.
+            unsafe { self.proof.1.multiply(&panel.weights, self.x, extra.as_ref(), tokens, y, to.stride) }
         });
     }
 }

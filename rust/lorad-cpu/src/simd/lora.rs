@@ -181,6 +181,7 @@ unsafe fn expand<L: Lanes, N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
                 6.. => expand_rows::<L, N, 6, 2>(chunk, t, y),
                 4.. => expand_rows::<L, N, 4, 2>(chunk, t, y),
                 2.. => expand_rows::<L, N, 2, 2>(chunk, t, y),
+                _ if L::COUNT == 16 => expand_rows::<L, N, 1, 8>(chunk, t, y),
                 _ => expand_rows::<L, N, 1, 4>(chunk, t, y),
             };
         }

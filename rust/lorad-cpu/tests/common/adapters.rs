@@ -66,7 +66,7 @@ impl Random {
         }
         let (mut slot, mut tag, mut begin, mut end, mut n) = (vec![], vec![], vec![], vec![], 0);
         for number in 0..=adapters {
-            let tokens = seeded.pick(&[0, 1, 1, 2, 3, 4, 6, 11, 16, 23, 40]);
+            let tokens = seeded.pick(&[0, 1, 1, 2, 3, 4, 6, 11, 16, 23, 40, 77]);
             slot.push(number as i32);
             tag.push(7 + number as i32);
             begin.push(n);

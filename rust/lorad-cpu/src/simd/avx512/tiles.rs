@@ -82,7 +82,8 @@ impl Tiles {
     /// `y_stride` after the last.
     ///
     /// # Safety
-    /// `y` is good for the panel's rows of each of the tokens.
+    /// `y` is good for the panel's rows of each of the tokens; this thread has called [`Tiles::enter`] and not yet
+    /// [`Tiles::leave`].
     pub unsafe fn multiply(
         self,
         panel: &TilePanel,
@@ -97,7 +98,6 @@ impl Tiles {
         assert!(x.len() >= tokens.end.next_multiple_of(TILE_ROWS) * blocks * BLOCK);
         // SAFETY: `self` proves the features; the asserts bound x, the panel is whole, the caller owns y.
         unsafe {
-            SHAPES.load();
             let mut t = tokens.start;
             while t < tokens.end {
                 let y = y.add((t - tokens.start) * y_stride);
@@ -110,24 +110,42 @@ impl Tiles {
                     (false, false) => product::<1, 1>(panel, x, extra, &to),
                 } * TILE_ROWS;
             }
-            // A thread that has tiles in use is slower to switch.
-            asm!("tilerelease", options(nostack, nomem, preserves_flags));
         }
     }
 
-    /// Adds what is `extra` to `rows` columns of y, up to 32, for some of its first `tokens` tokens: those in tiles that it
-    /// names.
+    /// Prepares this thread for [`Tiles::multiply`]: what loading the shapes costs some products cost too.
+    pub fn enter(self) {
+        // SAFETY: `self` proves that there are tiles.
+        unsafe { SHAPES.load() }
+    }
+
+    /// Ends that: a thread that has tiles in use is slower to switch.
+    pub fn leave(self) {
+        // SAFETY: `self` proves that there are tiles.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+
+    /// Adds what is `extra` to `rows` columns of y, up to 32, for tokens in tiles that it names; y begins at the first of
+    /// `tokens`.
     ///
     /// # Safety
     /// `y` is good for `rows` columns of each of the tokens.
-    pub unsafe fn add(self, extra: &Extra<'_>, rows: usize, tokens: usize, y: *mut f32, y_stride: usize) {
-        assert!((1..=2 * WIDE).contains(&rows));
+    pub unsafe fn add(
+        self,
+        extra: &Extra<'_>,
+        rows: usize,
+        tokens: Range<usize>,
+        y: *mut f32,
+        y_stride: usize,
+    ) {
+        assert!((1..=2 * WIDE).contains(&rows) && tokens.start.is_multiple_of(TILE_ROWS));
         // SAFETY: `self` proves the features; the caller owns y.
         unsafe {
             SHAPES.load();
-            for tile in 0..tokens.div_ceil(TILE_ROWS) {
+            for first in tokens.clone().step_by(TILE_ROWS) {
+                let tile = first / TILE_ROWS;
                 if extra.of(tile).next().is_some() {
-                    let (y, tokens) = (y.add(tile * TILE_ROWS * y_stride), tokens - tile * TILE_ROWS);
+                    let (y, tokens) = (y.add((first - tokens.start) * y_stride), tokens.end - first);
                     let to = Target { y, stride: y_stride, tokens: tokens.min(TILE_ROWS), rows, tile };
                     load_sums(&to);
                     add::<1, 2>(extra, tile);
