@@ -22,6 +22,7 @@ from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
 from lorad.worker.threads import thread_count
+from lorad.worker.touch import TouchAhead
 
 SLOTS_MAX = 4096
 """Adapters in pages at once; a slot's row in the device table is small, the pages are the real limit."""
@@ -88,6 +89,7 @@ class Worker:
 
         # Zeroed by the operating system as it is touched: pages never used cost nothing.
         self.arena: NDArray[np.uint8] = np.zeros((self.pages, self.geometry.page_bytes), dtype=np.uint8)
+        self._touch = TouchAhead(self.arena)
         columns = -(-self.sequence_tokens_max // config.block_size)
         self.page_table = np.zeros((self.rows_max, columns), dtype=np.int32)
         modules = model.modules()
@@ -158,9 +160,12 @@ class Worker:
             self.arena[plan.copy_target[:copies]] = self.arena[plan.copy_source[:copies]]
         edits = plan.edits
         self.page_table[plan.edit_line[:edits], plan.edit_col[:edits]] = plan.edit_page[:edits]
+        if edits:
+            self._touch.used((int(plan.edit_page[:edits].max()) + 1) * self.geometry.page_bytes)
         for slot in plan.clear_slot[: plan.cleared].tolist():
             self.table.clear(slot)
         for adapter, slot, pages in plan.page_ins():
+            self._touch.used((int(pages.max()) + 1) * self.geometry.page_bytes)
             self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image.data)
         for line, request, sampling in opened:
             self.lines.open(line, sampling)
@@ -187,8 +192,9 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """Ends the copying thread."""
+        """Ends the copying thread and the touching one."""
         self.page_ins.close()
+        self._touch.close()
 
 
 def kv_element(dtype: str) -> str:
