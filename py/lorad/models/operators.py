@@ -25,7 +25,7 @@ from lorad.lazy import torch
 from lorad.models.files import data_folder
 from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Tiles, has_tiles, torch_has_bf16
 
-ROWS = (1, 4, 16, 64, 256)
+ROWS = (1, 4, 16, 32, 64, 256)
 """Numbers of rows that are timed; others take the choice of the next smaller one."""
 SMALL = 1 << 18
 """Weights with fewer elements aren't timed: lorad's own operator has the least to do beside the product."""

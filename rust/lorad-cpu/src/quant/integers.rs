@@ -59,7 +59,9 @@ impl QuantMatrix {
         job.tokens_max = (ROUNDED_BYTES / each).max(48) / 48 * 48;
         job.panels_max = (PANEL_BYTES / (cols * job.panel_rows)).clamp(1, PANELS_MAX);
         if job.tokens > PACKED_TOKENS {
-            job.steps = job.tokens.min(job.tokens_max).div_ceil(STEP_TOKENS) * blocks;
+            // Wide panels are widened in steps too, group by group.
+            let widening = if job.panel_rows > PANEL_ROWS { job.panel_rows / LANES } else { 0 };
+            job.steps = (widening + job.tokens.min(job.tokens_max).div_ceil(STEP_TOKENS)) * blocks;
         }
         ACTIVATIONS.with_borrow_mut(|activations| {
             activations.reserve(job.tokens, blocks);
@@ -81,7 +83,7 @@ struct Integers<'a> {
 }
 
 impl Product for Integers<'_> {
-    fn fill(&self, slot: usize, rows: Range<usize>) {
+    fn fill(&self, slot: usize, rows: Range<usize>, fetch: &mut Fetch) {
         let (kind, blocks) = (self.matrix.kind(), self.x.blocks);
         let packed = self.matrix.packed_rows(&rows);
         match self.level {
@@ -89,7 +91,7 @@ impl Product for Integers<'_> {
             Level::Avx2(_) | Level::Avx512(..) if self.x.tokens <= PACKED_TOKENS => {}
             #[cfg(target_arch = "x86_64")]
             Level::Avx512(_, avx512) => WIDE_PANELS.with_borrow_mut(|panels| {
-                at(panels, slot).fill(avx512, kind, packed, rows.len(), blocks);
+                at(panels, slot).fill(avx512, kind, packed, rows.len(), blocks, fetch);
             }),
             level => {
                 WIDE.with_borrow_mut(|panels| at(panels, slot).fill(level, kind, packed, rows.len(), blocks))

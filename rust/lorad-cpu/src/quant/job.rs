@@ -28,13 +28,13 @@ pub(super) trait Product: Sync {
     fn enter(&self) {}
     /// Ends it.
     fn leave(&self) {}
-    /// Widens the rows of a panel.
-    fn fill(&self, slot: usize, rows: Range<usize>);
+    /// Widens the rows of a panel, fetching something else meanwhile.
+    fn fill(&self, slot: usize, rows: Range<usize>, fetch: &mut Fetch);
     /// Whether what adapters leave to tiles is part of the product.
     fn takes_tiled(&self) -> bool {
         false
     }
-    /// Multiplies some tokens with them, fetching something else meanwhile.
+    /// Multiplies some tokens with them, likewise.
     fn multiply(
         &self,
         slot: usize,
@@ -64,7 +64,7 @@ pub(super) struct Job<'a> {
     pub panels_max: usize,
     /// See `panels_max`.
     pub tokens_max: usize,
-    /// Steps that a panel's product has, for what is fetched meanwhile; 0: it takes nothing along.
+    /// Steps that a panel has, for what is fetched meanwhile; 0: it takes nothing along.
     pub steps: usize,
     /// Columns of y.
     width: usize,
@@ -178,7 +178,7 @@ impl<'a> Job<'a> {
             let columns = first..columns.end.min(first + kept * self.panel_rows);
             for half in 0..self.halves() {
                 for (slot, rows) in self.panels(half, &columns).enumerate() {
-                    product.fill(half * kept + slot, rows);
+                    product.fill(half * kept + slot, rows, &mut Fetch::default());
                 }
             }
             for begin in (0..self.tokens).step_by(self.tokens_max) {
@@ -262,6 +262,7 @@ impl<'a> Job<'a> {
                 (0..self.halves()).flat_map(|half| self.panels(half, &columns)).collect();
             let units = &shares[task];
             let turns = panels.len().min(units.len()).max(1);
+            product.enter();
             FETCH.with_borrow_mut(|fetch| {
                 for turn in 0..turns {
                     let part = |length: usize| length * turn / turns..length * (turn + 1) / turns;
@@ -270,7 +271,7 @@ impl<'a> Job<'a> {
                     units.iter().for_each(|unit| delta.fetch(*unit, fetch));
                     fetch.spread(panels.len() * self.steps);
                     for rows in panels {
-                        product.fill(0, rows.clone());
+                        product.fill(0, rows.clone(), fetch);
                         product.multiply(
                             0,
                             rows.clone(),
@@ -283,6 +284,7 @@ impl<'a> Job<'a> {
                     units.iter().for_each(|unit| unsafe { delta.run_unit(*unit, x, made, false) });
                 }
             });
+            product.leave();
         });
         self.cpu.pool.run(shares.len(), &|task| {
             for half in 0..self.halves() {

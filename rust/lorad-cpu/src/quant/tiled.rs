@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::job::{at, Job, Product, PANELS_MAX, PANEL_BYTES};
-use super::kernel::BLOCK;
+use super::kernel::{BLOCK, LANES};
 use super::{Along, QuantMatrix, ROUND_PARALLEL, WIDE_ROWS};
 use crate::aligned::Aligned;
 use crate::cpu::Cpu;
@@ -16,7 +16,7 @@ use crate::OpError;
 
 /// Rounded activations that meet some panels at once: what stays in the second-level cache beside them. It holds several
 /// times as much, but less and less of it is there when it's needed.
-const X_BYTES: usize = 80 << 10;
+const X_BYTES: usize = 256 << 10;
 /// Tokens that a product takes at once.
 const PAIR: usize = 2 * TILE_ROWS;
 
@@ -50,6 +50,7 @@ impl QuantMatrix {
         job.panel_rows = WIDE_ROWS;
         job.tokens_max = (X_BYTES / (cols * 2) / PAIR * PAIR).max(PAIR);
         job.panels_max = (PANEL_BYTES / (cols * WIDE_ROWS * 2)).clamp(1, PANELS_MAX);
+        job.steps = WIDE_ROWS / LANES * blocks;
         X.with_borrow_mut(|rounded| {
             rounded.reserve(job.tokens.next_multiple_of(TILE_ROWS) * cols);
             round(cpu, proof, x, blocks, rounded);
@@ -86,11 +87,18 @@ impl Product for ByTiles<'_> {
         true
     }
 
-    fn fill(&self, slot: usize, rows: Range<usize>) {
+    fn fill(&self, slot: usize, rows: Range<usize>, fetch: &mut Fetch) {
         let (avx512, tiles) = self.proof;
         PANELS.with_borrow_mut(|(wide, panels)| {
             let panel = at(panels, slot);
-            wide.fill(avx512, self.matrix.kind(), self.matrix.packed_rows(&rows), rows.len(), self.blocks);
+            wide.fill(
+                avx512,
+                self.matrix.kind(),
+                self.matrix.packed_rows(&rows),
+                rows.len(),
+                self.blocks,
+                fetch,
+            );
             panel.weights.fill(tiles, wide);
             if let Some(delta) = self.delta {
                 panel.b.fill(delta, tiles, &rows);

@@ -1,6 +1,7 @@
 //! Weights widened for sixteen lanes: a byte a weight, whatever the kind.
 
 use crate::aligned::Aligned;
+use crate::fetch::Fetch;
 use crate::quant::kernel::{BLOCK, LANES};
 use crate::quant::pack::Kind;
 use crate::simd::forms::{
@@ -66,8 +67,16 @@ impl Group {
 }
 
 impl WidePanel {
-    /// Widens `rows` rows of packed groups of eight.
-    pub fn fill(&mut self, _proof: Avx512, kind: Kind, packed: &[u8], rows: usize, blocks: usize) {
+    /// Widens `rows` rows of packed groups of eight; each block of a group is a step of `fetch`.
+    pub fn fill(
+        &mut self,
+        _proof: Avx512,
+        kind: Kind,
+        packed: &[u8],
+        rows: usize,
+        blocks: usize,
+        fetch: &mut Fetch,
+    ) {
         let (groups, wide) = (rows.div_ceil(LANES), rows.div_ceil(WIDE));
         assert!(
             rows > 0
@@ -92,14 +101,14 @@ impl WidePanel {
                     min.add(to.0 * WIDE + to.1),
                 );
                 match kind {
-                    Kind::Q4_0 => widen::<Q4_0>(packed, first, blocks, to),
-                    Kind::Q4_1 => widen::<Q4_1>(packed, first, blocks, to),
-                    Kind::Q5_0 => widen::<Q5_0>(packed, first, blocks, to),
-                    Kind::Q5_1 => widen::<Q5_1>(packed, first, blocks, to),
-                    Kind::Q8_0 => widen::<Q8_0>(packed, first, blocks, to),
-                    Kind::Q4K => widen::<Q4_K>(packed, first, blocks, to),
-                    Kind::Q5K => widen::<Q5_K>(packed, first, blocks, to),
-                    Kind::Q6K => widen::<Q6_K>(packed, first, blocks, to),
+                    Kind::Q4_0 => widen::<Q4_0>(packed, first, blocks, to, fetch),
+                    Kind::Q4_1 => widen::<Q4_1>(packed, first, blocks, to, fetch),
+                    Kind::Q5_0 => widen::<Q5_0>(packed, first, blocks, to, fetch),
+                    Kind::Q5_1 => widen::<Q5_1>(packed, first, blocks, to, fetch),
+                    Kind::Q8_0 => widen::<Q8_0>(packed, first, blocks, to, fetch),
+                    Kind::Q4K => widen::<Q4_K>(packed, first, blocks, to, fetch),
+                    Kind::Q5K => widen::<Q5_K>(packed, first, blocks, to, fetch),
+                    Kind::Q6K => widen::<Q6_K>(packed, first, blocks, to, fetch),
                 }
             }
         }
@@ -147,12 +156,14 @@ unsafe fn widen<const FORM: u8>(
     first: usize,
     blocks: usize,
     to: (*mut u8, *mut f32, *mut f32),
+    fetch: &mut Fetch,
 ) {
     use std::arch::x86_64::*;
     let none = std::ptr::null();
     let source = Source { q: packed.as_ptr(), scale: none, min: none, blocks, first: 0, rows: LANES };
     let scales = if is_halves(FORM) { 2 } else { 1 };
     for block in 0..blocks {
+        fetch.step();
         // SAFETY: the caller's asserts.
         unsafe {
             let q = to.0.add(block * WIDE_BLOCK);
