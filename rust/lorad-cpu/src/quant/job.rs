@@ -294,7 +294,9 @@ impl<'a> Job<'a> {
                 // SAFETY: tasks have disjoint columns.
                 unsafe {
                     delta.expand(columns.clone(), tokens.clone(), to, Some(made));
-                    delta.expand_tiled(self.cpu.level, columns, tokens.clone(), to);
+                    if !product.takes_tiled() {
+                        delta.expand_tiled(self.cpu.level, columns, tokens.clone(), to);
+                    }
                 }
             }
         });
