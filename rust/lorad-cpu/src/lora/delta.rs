@@ -16,8 +16,6 @@ use crate::pool::bundles;
 use crate::shared::{Arena, Parts};
 use crate::OpError;
 
-/// What reading a weight costs beside multiplying it by one token's value.
-const READ_COST: usize = 4;
 /// Rank tiles whose list needs no memory of its own.
 const FEW_TILES: usize = 8;
 /// Bundles of shrink tasks that a thread gets.
@@ -85,7 +83,8 @@ impl<'a> Delta<'a> {
         tiled: usize,
     ) -> Result<Self, OpError> {
         let tiled = if adapters.exact || !has_tiles(cpu.level) { usize::MAX } else { tiled };
-        let units = Units::new(adapters, modules, n, in_features, y_width, tiled)?;
+        let threads = cpu.pool.threads();
+        let units = Units::new(adapters, modules, n, in_features, y_width, tiled, threads)?;
         let mut scratch = SCRATCH.take();
         if scratch.s.len() < units.floats {
             scratch.s.resize(units.floats, 0.0);
@@ -104,9 +103,14 @@ impl<'a> Delta<'a> {
         self.units.tiles > 0
     }
 
-    /// Whether adapters are so many that each is taken by itself.
-    pub fn has_many(&self) -> bool {
-        self.units.adapters > self.cpu.pool.threads() * 2
+    /// Whether units are taken by themselves.
+    pub fn has_alone(&self) -> bool {
+        self.units.all.iter().any(|unit| unit.alone)
+    }
+
+    /// Whether all are.
+    pub fn is_alone(&self) -> bool {
+        self.units.all.iter().all(|unit| unit.alone)
     }
 
     /// Groups whose tag isn't their slot's.
@@ -147,11 +151,8 @@ impl<'a> Delta<'a> {
     /// Cuts units into tasks of at most an eighth of a thread's share, as far as tiles allow.
     fn plan(&self) -> (Vec<Task>, Vec<usize>) {
         let (mut tasks, mut costs) = (Vec::new(), Vec::new());
-        let many = self.has_many();
-        let wanted = || self.units.all.iter().enumerate().filter(|(_, unit)| unit.tiled || !many);
-        let cost = |unit: &Unit<'_>| {
-            unit.rank() * unit.span.shape.in_features as usize * (READ_COST + unit.tokens.len())
-        };
+        let wanted = || self.units.all.iter().enumerate().filter(|(_, unit)| !unit.alone);
+        let cost = |unit: &Unit<'_>| unit.cost(unit.span.shape.in_features);
         let total: usize = wanted().map(|(_, unit)| cost(unit)).sum();
         let threads = self.cpu.pool.threads();
         let share = if threads == 1 { usize::MAX } else { total.div_ceil(threads * 8) };
@@ -178,8 +179,8 @@ impl<'a> Delta<'a> {
         })
     }
 
-    /// Adds to these columns of y for some tokens, but not what is left to tiles. Of many adapters what they add has been
-    /// `made`, `[n, y_width]`.
+    /// Adds to these columns of y for some tokens, but not what is left to tiles. What units taken by themselves add has
+    /// been `made`, `[n, y_width]`, or is there already.
     ///
     /// # Safety
     /// Nobody else may use these elements of y meanwhile.
@@ -200,12 +201,13 @@ impl<'a> Delta<'a> {
             let to = Target { at, ..to };
             // SAFETY: the caller's promise.
             unsafe {
-                match made {
-                    Some(made) => {
+                match (unit.alone, made) {
+                    (true, None) => {}
+                    (true, Some(made)) => {
                         let made = Target { at: made.at + rows.start * made.stride + column, ..made };
                         add(made, to, rows.len(), wanted.len());
                     }
-                    None => {
+                    (false, _) => {
                         let s = &self.scratch.s[unit.s_begin..][..unit.tokens.len() * unit.rank()];
                         self.expand_unit(unit, s, wanted, rows, to, true);
                     }
@@ -214,18 +216,14 @@ impl<'a> Delta<'a> {
         }
     }
 
-    /// Shares of the units that aren't left to tiles, of about equal cost.
+    /// Shares of the units that are taken by themselves, of about equal cost.
     pub fn shares(&self, count: usize) -> Vec<Vec<usize>> {
-        let few = || self.units.all.iter().enumerate().filter(|(_, unit)| !unit.tiled);
-        let cost = |unit: &Unit<'_>| {
-            let shape = &unit.span.shape;
-            unit.rank() * (shape.in_features + shape.out_features) as usize * (READ_COST + unit.tokens.len())
-        };
-        let total: usize = few().map(|(_, unit)| cost(unit)).sum();
+        let alone = || self.units.all.iter().enumerate().filter(|(_, unit)| unit.alone);
+        let total: usize = alone().map(|(_, unit)| unit.whole_cost()).sum();
         let mut shares = vec![Vec::new(); count];
         let mut before = 0;
-        for (number, unit) in few() {
-            let cost = cost(unit);
+        for (number, unit) in alone() {
+            let cost = unit.whole_cost();
             shares[(before + cost / 2) * count / total.max(1)].push(number);
             before += cost;
         }

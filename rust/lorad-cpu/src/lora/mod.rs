@@ -85,26 +85,24 @@ pub fn lora(
         let delta = &delta;
         let y = Parts::new(y);
         let whole = Target { y: &y, at: 0, stride: y_width };
-        if delta.has_many() {
+        if delta.has_alone() {
             let shares = delta.shares(cpu.pool.threads() * 4);
             // SAFETY: each unit is in one share.
             cpu.pool.run(shares.len(), &|share| unsafe {
                 shares[share].iter().for_each(|unit| delta.run_unit(*unit, input, whole, true));
             });
         }
-        let steps = if delta.has_many() && !delta.has_tiled() { 0 } else { y_width.div_ceil(COLUMN_STEP) };
+        let steps = if delta.is_alone() { 0 } else { y_width.div_ceil(COLUMN_STEP) };
         let tasks = if cpu.pool.threads() == 1 { steps.min(1) } else { steps.min(cpu.pool.threads() * 8) };
         cpu.pool.run(tasks, &|task| {
             let columns =
                 steps * task / tasks * COLUMN_STEP..y_width.min(steps * (task + 1) / tasks * COLUMN_STEP);
-            if !delta.has_many() {
-                // SAFETY: tasks have disjoint columns.
-                unsafe { delta.expand(columns.clone(), 0..n, Target { at: columns.start, ..whole }, None) };
-            }
-            // SAFETY: as above.
+            let to = Target { at: columns.start, ..whole };
+            // SAFETY: tasks have disjoint columns.
             unsafe {
-                delta.expand_tiled(cpu.level, columns.clone(), 0..n, Target { at: columns.start, ..whole })
-            };
+                delta.expand(columns.clone(), 0..n, to, None);
+                delta.expand_tiled(cpu.level, columns, 0..n, to);
+            }
         });
     }
     delta.poison(y, y_width);

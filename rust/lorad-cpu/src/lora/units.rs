@@ -12,6 +12,8 @@ use crate::{Element, OpError};
 
 /// Tokens that a task computes at once at most, but for tiles.
 pub const UNIT_TOKENS: usize = 32;
+/// What reading a weight costs beside multiplying it by one token's value.
+const READ_COST: usize = 4;
 /// Columns that a tile takes at once.
 pub const TILE_COLUMNS: usize = 32;
 
@@ -27,6 +29,8 @@ pub(super) struct Unit<'a> {
     pub s_begin: usize,
     /// Computed by tiles.
     pub tiled: bool,
+    /// Taken by itself, from beginning to end, see [`super::delta`].
+    pub alone: bool,
 }
 
 impl Unit<'_> {
@@ -44,6 +48,16 @@ impl Unit<'_> {
 
     pub fn a_chunks(&self) -> &[Chunk] {
         self.slot.layout().a_chunks(self.span)
+    }
+
+    /// Multiplications with a width of columns, and the reading of weights that they need.
+    pub fn cost(&self, width: u32) -> usize {
+        self.rank() * width as usize * (READ_COST + self.tokens.len())
+    }
+
+    /// The cost of both matrices.
+    pub fn whole_cost(&self) -> usize {
+        self.cost(self.span.shape.in_features + self.span.shape.out_features)
     }
 
     /// Columns of y that it adds to.
@@ -64,8 +78,6 @@ impl Unit<'_> {
 /// All units of a call, and the groups whose slot holds something else.
 pub(super) struct Units<'a> {
     pub all: Vec<Unit<'a>>,
-    /// Groups with units for [`super::delta`] to take by itself.
-    pub adapters: usize,
     /// Numbers of groups and their tokens.
     pub wrong: Vec<(usize, Range<usize>)>,
     /// Length of s.
@@ -83,6 +95,7 @@ impl<'a> Units<'a> {
         in_features: usize,
         y_width: usize,
         tiled: usize,
+        threads: usize,
     ) -> Result<Self, OpError> {
         let Adapters { arena, table, groups, .. } = *adapters;
         length("offsets", modules.numbers.len(), modules.offsets.len())?;
@@ -91,8 +104,8 @@ impl<'a> Units<'a> {
         length("group_begin", count, groups.begin.len())?;
         length("group_end", count, groups.end.len())?;
         let tiled = if in_features.is_multiple_of(TILE_COLUMNS) { tiled } else { usize::MAX };
-        let mut units = Self { all: Vec::new(), adapters: 0, wrong: Vec::new(), floats: 0, tiles: 0 };
-        let mut last = 0;
+        let mut units = Self { all: Vec::new(), wrong: Vec::new(), floats: 0, tiles: 0 };
+        let (mut last, mut adapters) = (0, 0);
         for group in 0..count {
             let slot = index("group_slot", groups.slot[group], table.len())?;
             let begin = index("group_begin", groups.begin[group], n + 1)?;
@@ -127,15 +140,27 @@ impl<'a> Units<'a> {
                 column_end = column + span.shape.out_features as usize;
                 units.add(slot, span, begin..end, column, tiled);
             }
-            units.adapters +=
-                usize::from(units.all.last().is_some_and(|unit| unit.tokens.end == end && !unit.tiled));
+            let few = |unit: &Unit<'_>| unit.tokens.end == end && !unit.tiled;
+            adapters += usize::from(units.all.last().is_some_and(few));
         }
+        units.take_alone(adapters, threads);
         Ok(units)
+    }
+
+    /// Of more than two adapters a thread each unit is taken by itself, but not one that is half of a thread's share.
+    fn take_alone(&mut self, adapters: usize, threads: usize) {
+        if adapters > threads * 2 {
+            let few = self.all.iter().filter(|unit| !unit.tiled);
+            let most = few.map(Unit::whole_cost).sum::<usize>() / (threads * 2);
+            let alone = |unit: &&mut Unit<'_>| !unit.tiled && unit.whole_cost() <= most;
+            self.all.iter_mut().filter(alone).for_each(|unit| unit.alone = true);
+        }
     }
 
     fn add(&mut self, slot: &'a Slot, span: &'a Span, tokens: Range<usize>, column: usize, tiled: usize) {
         let rank = span.shape.rank as usize;
-        let mut unit = Unit { slot, span, tokens: tokens.clone(), column, s_begin: 0, tiled: false };
+        let mut unit =
+            Unit { slot, span, tokens: tokens.clone(), column, s_begin: 0, tiled: false, alone: false };
         let whole = |chunk: &Chunk| (chunk.begin | chunk.len).is_multiple_of(TILE_COLUMNS as u32);
         if tokens.len() >= tiled && unit.element() == Element::BF16 && unit.a_chunks().iter().all(whole) {
             (unit.tiled, unit.s_begin) = (true, self.tiles);
@@ -147,7 +172,7 @@ impl<'a> Units<'a> {
             let tokens = first..tokens.end.min(first + UNIT_TOKENS);
             let s_begin = self.floats;
             self.floats += tokens.len() * rank;
-            self.all.push(Unit { slot, span, tokens, column, s_begin, tiled: false });
+            self.all.push(Unit { slot, span, tokens, column, s_begin, tiled: false, alone: false });
         }
     }
 }

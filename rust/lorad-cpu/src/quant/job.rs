@@ -126,7 +126,7 @@ impl<'a> Job<'a> {
             let begin = panels * task / tasks * self.panel_rows;
             begin..self.width.min(panels * (task + 1) / tasks * self.panel_rows)
         };
-        let Some(delta) = self.delta.as_ref().filter(|delta| delta.has_many()) else {
+        let Some(delta) = self.delta.as_ref().filter(|delta| delta.has_alone()) else {
             let y = Parts::new(y);
             self.cpu.pool.run(tasks, &|task| self.run_columns(&y, columns(task), None, product));
             return;
