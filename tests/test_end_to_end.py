@@ -55,8 +55,9 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def server(smollm2_gguf: Path) -> Iterator[Serving]:
+    """Deterministic: the same request gives the same text, whatever is cached of its prompt or computed beside it."""
     modules = [f"{tenant.name}={tenant.path}" for tenant in tenants()]
-    serving = Serving(str(smollm2_gguf), "--served-model-name", BASE, "--lora-modules", *modules)
+    serving = Serving(str(smollm2_gguf), "--deterministic", "--served-model-name", BASE, "--lora-modules", *modules)
     yield serving
     if serving.process.poll() is None:
         assert serving.stop() == 0
@@ -99,7 +100,7 @@ def test_every_tenant_gives_its_own_answer_streamed_or_not(client: openai.OpenAI
 
 
 def test_a_mixed_burst_equals_each_model_asked_alone(server: Serving, client: openai.OpenAI) -> None:
-    """Quantised base, default number types: the same text here; where rounding could tell, the fp32 tests decide."""
+    """Quantised base, default number types."""
     alone = {model: ask(client, model) for model in models()}
 
     async def burst() -> dict[str, str]:
