@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -175,3 +177,24 @@ def test_the_real_base(smollm2_gguf: Path) -> None:
     """Whatever file the tests use is the pinned one."""
     assert smollm2_gguf.stat().st_size == base.FILE_BYTES
     assert files.hash_file(smollm2_gguf) == base.FILE_SHA256
+
+
+def test_a_folder_that_goes_while_it_is_measured_is_no_fault(tmp_path: Path) -> None:
+    """pip unpacks and removes its own folders while the download's size is looked up."""
+    (tmp_path / "wheel").write_bytes(b"12345")
+    ended = threading.Event()
+
+    def come_and_go() -> None:
+        while not ended.is_set():
+            inner = tmp_path / "a" / "b" / "c"
+            inner.mkdir(parents=True)
+            (inner / "file").write_bytes(b"1")
+            shutil.rmtree(tmp_path / "a")
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        assert {base._largest(tmp_path) for _ in range(2000)} == {5}
+    finally:
+        ended.set()
+        thread.join()

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from lorad.errors import LoradError
@@ -145,11 +146,11 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, report: OnProgress) -
 def _largest(folder: Path) -> int:
     """Bytes of the biggest file below `folder`: the wheel, wherever pip puts it while it comes."""
     sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:
-            continue
+    # pip moves and removes folders meanwhile: os.walk passes over one that is gone, Path.rglob raises.
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                sizes.append(os.stat(os.path.join(place, name)).st_size)
     return max(sizes)
 
 
