@@ -278,10 +278,10 @@ impl<'a> Delta<'a> {
         let mut begin = wanted.start;
         while begin < wanted.end {
             // The columns for which one chunk of each rank tile is enough; as a rule all.
-            let (mut end, mut left) = (wanted.end, tiles.iter_mut());
+            let mut end = wanted.end;
             let holds =
                 |chunk: &&Chunk| (chunk.begin as usize..(chunk.begin + chunk.len) as usize).contains(&begin);
-            for (chunk, tile) in unit.b_chunks().iter().filter(holds).zip(&mut left) {
+            for (chunk, tile) in unit.b_chunks().iter().filter(holds).zip(tiles.iter_mut()) {
                 let (ranks, tokens) = (chunk.rows as usize, unit.tokens.len());
                 let s = &s[chunk.rank_begin as usize * tokens..][..ranks * tokens];
                 *tile = ExpandTile {

@@ -67,9 +67,7 @@ impl Tiling {
             return;
         }
         // Units are in the order of their tokens.
-        let tiled =
-            |(number, unit): (usize, _)| Some((number, unit)).filter(|(_, unit): &(_, &Unit<'_>)| unit.tiled);
-        let tiled: Vec<(usize, &Unit<'_>)> = units.all.iter().enumerate().filter_map(tiled).collect();
+        let tiled: Vec<_> = units.all.iter().enumerate().filter(|(_, unit)| unit.tiled).collect();
         let mut first = 0;
         for tile in 0..n.div_ceil(TOKENS) {
             while first < tiled.len() && tiles_of(&tiled[first].1.tokens).end <= tile {
@@ -164,6 +162,21 @@ impl Tiling {
                 }
             }
         });
+    }
+}
+
+/// Nothing: only x86 has tiles.
+#[cfg(not(target_arch = "x86_64"))]
+impl Tiling {
+    pub(super) fn shrink(
+        _: Level,
+        _: &Arena<'_>,
+        _: &Unit<'_>,
+        _: Range<usize>,
+        _: Input<'_>,
+        _: &Parts<'_, u16>,
+    ) {
+        unreachable!("a unit is tiled where there are tiles");
     }
 }
 
