@@ -6,6 +6,8 @@
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Bytes of a page of the smallest kind.
+const PAGE: usize = 4096;
 
 /// Runs of memory, and how far they have been fetched.
 #[derive(Default)]
@@ -37,6 +39,9 @@ impl Fetch {
     /// From here on, each of `steps` steps fetches its share.
     pub fn spread(&mut self, steps: usize) {
         self.per_step = self.lines.div_ceil(steps.max(1));
+        if let Some(&(begin, _)) = self.runs.first() {
+            touch(begin);
+        }
     }
 
     /// Fetches a step's share into the second-level cache.
@@ -50,16 +55,38 @@ impl Fetch {
                 };
                 (self.next, self.left) = (begin, lines);
                 self.at += 1;
+                self.announce();
+            } else if self.next.is_multiple_of(PAGE) {
+                self.announce();
             }
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: every x86-64 has this instruction, and it can't fault.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(self.next as *const i8);
-            }
+            touch(self.next);
             self.next += LINE;
             self.left -= 1;
         }
     }
+
+    /// Touches the page after the one that begins, or the next run's first.
+    #[cold]
+    fn announce(&self) {
+        let page = self.next / PAGE * PAGE + PAGE;
+        if page < self.next + self.left * LINE {
+            touch(page);
+        } else if let Some(&(begin, _)) = self.runs.get(self.at) {
+            touch(begin);
+        }
+    }
+}
+
+/// Asks for a line.
+#[inline(always)]
+fn touch(line: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has this instruction, and it can't fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One chunk's work: its scalar definition, and the choice of a twin.
 
 use crate::cpu::Level;
+use crate::fetch::Fetch;
 use crate::number::Number;
 use crate::shared::Parts;
 use crate::{with_number, Element};
@@ -50,8 +51,6 @@ pub struct ExpandChunk<'a> {
     pub tokens: usize,
     /// Elements between rows of y.
     pub y_stride: usize,
-    /// Add to y, or set it.
-    pub add: bool,
 }
 
 /// `s[t, j] (+)= Σ_i x[t, i] · weights[j, i]`.
@@ -67,7 +66,7 @@ pub fn shrink_scalar<N: Number>(chunk: &ShrinkChunk<'_>, x: &[f32], s: &mut [f32
     }
 }
 
-/// `y[t, c] (+)= Σ_j coefficients[t, j] · weights[j, c]`, j over all tiles; y's row t begins at `y_begin + t · y_stride`.
+/// `y[t, c] += Σ_j coefficients[t, j] · weights[j, c]`, j over all tiles; y's row t begins at `y_begin + t · y_stride`.
 ///
 /// # Safety
 /// Nobody else may use these columns of y's rows meanwhile.
@@ -83,7 +82,7 @@ pub unsafe fn expand_scalar<N: Number>(chunk: &ExpandChunk<'_>, y: &Parts<'_, f3
                     sum += tile.coefficients[t * tile.rows + j] * weight;
                 }
             }
-            *y = if chunk.add { *y + sum } else { sum };
+            *y += sum;
         }
     }
 }
@@ -99,7 +98,7 @@ pub(super) fn shrink(level: Level, element: Element, chunk: &ShrinkChunk<'_>, x:
     });
 }
 
-/// [`expand_scalar`] by the level's twin.
+/// [`expand_scalar`] by the level's twin, which fetches something else meanwhile.
 ///
 /// # Safety
 /// As for [`expand_scalar`].
@@ -109,15 +108,16 @@ pub(super) unsafe fn expand(
     chunk: &ExpandChunk<'_>,
     y: &Parts<'_, f32>,
     y_begin: usize,
+    fetch: &mut Fetch,
 ) {
     with_number!(element, N => match level {
         // SAFETY: the caller's promise.
         Level::Portable => unsafe { expand_scalar::<N>(chunk, y, y_begin) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx2(avx2) => unsafe { avx2.expand::<N>(chunk, y, y_begin) },
+        Level::Avx2(avx2) => unsafe { avx2.expand::<N>(chunk, y, y_begin, fetch) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx512(_, avx512) => unsafe { avx512.expand::<N>(chunk, y, y_begin) },
+        Level::Avx512(_, avx512) => unsafe { avx512.expand::<N>(chunk, y, y_begin, fetch) },
     });
 }

@@ -1,5 +1,5 @@
 //! What adapters add to y. Few adapters: first s for all of it, then columns of y by whoever makes them. Many adapters: each
-//! by itself from beginning to end, so that its weights are read once and in order, beside the product or before it.
+//! by itself, so that its weights are read once and in order: its A beside the product, its B by rows of y that are there.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use lorad_blocks::layout::{Chunk, TILE_ROWS};
 
 use super::chunk::{expand, shrink, ExpandChunk, ExpandTile, ShrinkChunk};
 use super::tiling::{Tiling, XTiles};
-use super::units::{Unit, Units};
+use super::units::{Unit, Units, UNIT_TOKENS};
 use super::{Adapters, Modules};
 use crate::cpu::{Cpu, Level};
 use crate::fetch::Fetch;
@@ -18,6 +18,8 @@ use crate::OpError;
 
 /// Rank tiles whose list needs no memory of its own.
 const FEW_TILES: usize = 8;
+/// Columns for which a part of what comes next is fetched.
+const STEP_COLUMNS: usize = 128;
 /// Bundles of shrink tasks that a thread gets.
 const BUNDLES: usize = 4;
 
@@ -57,6 +59,36 @@ pub struct Input<'a> {
     pub in_features: usize,
     /// The same in tiles, if they have been made for a product.
     pub tiles: Option<XTiles<'a>>,
+}
+
+/// Units by the rows of y that they add to.
+pub struct Runs {
+    units: Vec<usize>,
+    /// For each run its rows, and where its units end.
+    rows: Vec<(Range<usize>, usize)>,
+    /// What each costs.
+    pub costs: Vec<usize>,
+}
+
+impl Runs {
+    /// Units in the runs before one.
+    fn units_before(&self, run: usize) -> usize {
+        run.checked_sub(1).map_or(0, |run| self.rows[run].1)
+    }
+
+    /// The units of some runs.
+    fn units_of(&self, some: Range<usize>) -> &[usize] {
+        &self.units[self.units_before(some.start)..self.units_before(some.end)]
+    }
+
+    /// Rows to which nothing is added, cut as the others are.
+    fn without(&mut self, tokens: Range<usize>, at: usize) {
+        for begin in tokens.clone().step_by(UNIT_TOKENS) {
+            let tokens = begin..tokens.end.min(begin + UNIT_TOKENS);
+            self.costs.push(tokens.len());
+            self.rows.push((tokens, at));
+        }
+    }
 }
 
 /// Columns of y for some tokens, wherever they lie.
@@ -170,79 +202,139 @@ impl<'a> Delta<'a> {
         (tasks, costs)
     }
 
-    /// Units that aren't left to tiles, and for each the columns that it shares with some of y's.
+    /// Units that are added by columns, and for each the columns that it shares with some of y's.
     fn meeting(&self, columns: &Range<usize>) -> impl Iterator<Item = (&Unit<'a>, Range<usize>)> {
         let columns = columns.clone();
-        self.units.all.iter().filter(|unit| !unit.tiled).filter_map(move |unit| {
+        self.units.all.iter().filter(|unit| !unit.tiled && !unit.alone).filter_map(move |unit| {
             let shared = both(&unit.columns(), &columns);
             (!shared.is_empty()).then(|| (unit, shared.start - unit.column..shared.end - unit.column))
         })
     }
 
-    /// Adds to these columns of y for some tokens, but not what is left to tiles. What units taken by themselves add has
-    /// been `made`, `[n, y_width]`, or is there already.
+    /// Adds to these columns of y for some tokens, but neither what is left to tiles nor what is taken by itself.
     ///
     /// # Safety
     /// Nobody else may use these elements of y meanwhile.
-    pub unsafe fn expand(
-        &self,
-        columns: Range<usize>,
-        tokens: Range<usize>,
-        to: Target<'_, '_>,
-        made: Option<Target<'_, '_>>,
-    ) {
+    pub unsafe fn expand(&self, columns: Range<usize>, tokens: Range<usize>, to: Target<'_, '_>) {
         for (unit, wanted) in self.meeting(&columns) {
             let rows = both(&unit.tokens, &tokens);
-            if rows.is_empty() {
-                continue;
-            }
-            let column = unit.column + wanted.start;
-            let at = to.at + (rows.start - tokens.start) * to.stride + column - columns.start;
-            let to = Target { at, ..to };
-            // SAFETY: the caller's promise.
-            unsafe {
-                match (unit.alone, made) {
-                    (true, None) => {}
-                    (true, Some(made)) => {
-                        let made = Target { at: made.at + rows.start * made.stride + column, ..made };
-                        add(made, to, rows.len(), wanted.len());
-                    }
-                    (false, _) => {
-                        let s = &self.scratch.s[unit.s_begin..][..unit.tokens.len() * unit.rank()];
-                        self.expand_unit(unit, s, wanted, rows, to, true);
-                    }
-                }
+            if !rows.is_empty() {
+                let column = unit.column + wanted.start - columns.start;
+                let to = Target { at: to.at + (rows.start - tokens.start) * to.stride + column, ..to };
+                let s = &self.scratch.s[unit.s_begin..][..unit.tokens.len() * unit.rank()];
+                // SAFETY: the caller's promise.
+                unsafe { self.expand_unit(unit, s, wanted, rows, to, &mut Fetch::default()) }
             }
         }
     }
 
-    /// Shares of the units that are taken by themselves, of about equal cost.
-    pub fn shares(&self, count: usize) -> Vec<Vec<usize>> {
-        let alone = || self.units.all.iter().enumerate().filter(|(_, unit)| unit.alone);
-        let total: usize = alone().map(|(_, unit)| unit.whole_cost()).sum();
-        let mut shares = vec![Vec::new(); count];
+    /// The units that are taken by themselves.
+    fn alone(&self) -> impl Iterator<Item = (usize, &Unit<'a>)> {
+        self.units.all.iter().enumerate().filter(|(_, unit)| unit.alone)
+    }
+
+    /// Of those the share that is the first of some parts of about equal cost.
+    pub fn share(&self, of: Range<usize>) -> Vec<usize> {
+        let cost = |unit: &Unit<'_>| unit.cost(unit.span.shape.in_features);
+        let total: usize = self.alone().map(|(_, unit)| cost(unit)).sum();
         let mut before = 0;
-        for (number, unit) in alone() {
-            let cost = unit.whole_cost();
-            shares[(before + cost / 2) * count / total.max(1)].push(number);
-            before += cost;
-        }
-        shares
+        let mut part = |unit: &Unit<'_>| {
+            before += cost(unit);
+            (before - cost(unit) / 2) * of.end / total.max(1)
+        };
+        self.alone().filter(|(_, unit)| part(unit) == of.start).map(|(number, _)| number).collect()
     }
 
-    /// Names the weights of a unit.
-    pub fn fetch(&self, unit: usize, fetch: &mut Fetch) {
+    /// Length of their s.
+    pub fn floats(&self) -> usize {
+        self.units.floats
+    }
+
+    /// Names the A of a unit.
+    pub fn fetch_a(&self, unit: usize, fetch: &mut Fetch) {
         let unit = &self.units.all[unit];
-        for chunk in unit.a_chunks().iter().chain(unit.b_chunks()) {
-            fetch.add(unit.weights(self.arena, chunk));
-        }
+        unit.a_chunks().iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
     }
 
-    /// Computes what a unit adds and sets it in y or adds it there, `to` being all of y.
+    /// Names the B of a unit.
+    pub fn fetch_b(&self, unit: usize, fetch: &mut Fetch) {
+        let unit = &self.units.all[unit];
+        unit.b_chunks().iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
+    }
+
+    /// Computes s of a unit that is taken by itself.
     ///
     /// # Safety
-    /// Nobody else may use the elements of y that this unit meets meanwhile; no other unit meets them.
-    pub unsafe fn run_unit(&self, unit: usize, input: Input<'_>, to: Target<'_, '_>, add: bool) {
+    /// Nobody else may use this unit's part of s meanwhile.
+    pub unsafe fn shrink_alone(&self, unit: usize, input: Input<'_>, s: &Parts<'_, f32>) {
+        let unit = &self.units.all[unit];
+        // SAFETY: the caller's promise.
+        let s = unsafe { s.part(unit.s_begin, unit.tokens.len() * unit.rank()) };
+        shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
+    }
+
+    /// What is taken by itself, by rows of y; up to row `n` also those that have nothing of it.
+    pub fn runs(&self, n: usize) -> Runs {
+        let mut units: Vec<usize> = self.alone().map(|(number, _)| number).collect();
+        units.sort_by_key(|unit| self.units.all[*unit].tokens.start);
+        let mut runs = Runs { units, rows: Vec::new(), costs: Vec::new() };
+        let (mut next, mut at) = (0, 0);
+        while at < runs.units.len() {
+            let tokens = self.units.all[runs.units[at]].tokens.clone();
+            let same = |unit: &&usize| self.units.all[**unit].tokens.start == tokens.start;
+            let end = at + runs.units[at..].iter().take_while(same).count();
+            let cost = |unit: &usize| self.units.all[*unit].cost(self.units.all[*unit].span.shape.out_features);
+            let cost = runs.units[at..end].iter().map(cost).sum();
+            if n > 0 {
+                runs.without(next..tokens.start, at);
+            }
+            (next, at) = (tokens.end, end);
+            runs.rows.push((tokens, end));
+            runs.costs.push(cost);
+        }
+        runs.without(next..n, at);
+        runs
+    }
+
+    /// Adds to some runs' rows of y; then each run's have `expanded`.
+    ///
+    /// # Safety
+    /// Nobody else may use these rows of y, or write s, meanwhile.
+    pub unsafe fn expand_runs(
+        &self,
+        runs: &Runs,
+        some: Range<usize>,
+        s: &Parts<'_, f32>,
+        to: Target<'_, '_>,
+        fetch: &mut Fetch,
+        expanded: &dyn Fn(Range<usize>),
+    ) {
+        let units = runs.units_of(some.clone());
+        fetch.clear();
+        units.iter().skip(1).for_each(|unit| self.fetch_b(*unit, fetch));
+        let columns = |unit: &usize| self.units.all[*unit].columns().len();
+        fetch.spread(units.iter().map(columns).sum::<usize>().div_ceil(STEP_COLUMNS));
+        let mut at = runs.units_before(some.start);
+        for (tokens, end) in &runs.rows[some] {
+            for unit in &runs.units[at..*end] {
+                let unit = &self.units.all[*unit];
+                let to = Target { at: to.at + tokens.start * to.stride + unit.column, ..to };
+                // SAFETY: the caller's promise; s is complete.
+                unsafe {
+                    let s = s.read(unit.s_begin, unit.tokens.len() * unit.rank());
+                    self.expand_unit(unit, s, 0..unit.columns().len(), unit.tokens.clone(), to, fetch);
+                }
+            }
+            at = *end;
+            expanded(tokens.clone());
+        }
+    }
+
+    /// Computes what a unit adds and adds it, `to` being all of y.
+    ///
+    /// # Safety
+    /// Nobody else may use the elements of y that this unit meets meanwhile.
+    pub unsafe fn run_unit(&self, unit: usize, input: Input<'_>, to: Target<'_, '_>) {
         let unit = &self.units.all[unit];
         UNIT.with_borrow_mut(|s| {
             let length = unit.tokens.len() * unit.rank();
@@ -252,8 +344,9 @@ impl<'a> Delta<'a> {
             let s = &mut s[..length];
             shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
             let to = Target { at: to.at + unit.tokens.start * to.stride + unit.column, ..to };
+            let (wanted, rows) = (0..unit.columns().len(), unit.tokens.clone());
             // SAFETY: the caller's promise.
-            unsafe { self.expand_unit(unit, s, 0..unit.columns().len(), unit.tokens.clone(), to, add) }
+            unsafe { self.expand_unit(unit, s, wanted, rows, to, &mut Fetch::default()) }
         });
     }
 
@@ -265,7 +358,7 @@ impl<'a> Delta<'a> {
         wanted: Range<usize>,
         rows: Range<usize>,
         to: Target<'_, '_>,
-        add: bool,
+        fetch: &mut Fetch,
     ) {
         let (count, size) = (unit.rank().div_ceil(TILE_ROWS), unit.element().bytes());
         let (mut few, mut many) = ([ExpandTile::default(); FEW_TILES], Vec::new());
@@ -293,9 +386,9 @@ impl<'a> Delta<'a> {
                 end = end.min((chunk.begin + chunk.len) as usize);
             }
             let (columns, tokens, y_stride) = (end - begin, rows.len(), to.stride);
-            let piece = ExpandChunk { tiles, columns, tokens, y_stride, add };
+            let piece = ExpandChunk { tiles, columns, tokens, y_stride };
             // SAFETY: the caller's promise.
-            unsafe { expand(self.cpu.level, unit.element(), &piece, to.y, to.at + begin - wanted.start) }
+            unsafe { expand(self.cpu.level, unit.element(), &piece, to.y, to.at + begin - wanted.start, fetch) }
             begin = end;
         }
     }
@@ -341,17 +434,6 @@ fn shrink_unit(
         shrink(cpu.level, unit.element(), &piece, x, s);
     }
     s.iter_mut().for_each(|s| *s *= unit.span.shape.scale);
-}
-
-/// `y += made` for some rows and columns.
-unsafe fn add(made: Target<'_, '_>, to: Target<'_, '_>, rows: usize, columns: usize) {
-    for row in 0..rows {
-        // SAFETY: the caller's promise; nobody writes what was made.
-        let (made, y) = unsafe {
-            (made.y.read(made.at + row * made.stride, columns), to.y.part(to.at + row * to.stride, columns))
-        };
-        y.iter_mut().zip(made).for_each(|(y, made)| *y += made);
-    }
 }
 
 /// What two ranges share; empty if nothing.

@@ -86,10 +86,10 @@ pub fn lora(
         let y = Parts::new(y);
         let whole = Target { y: &y, at: 0, stride: y_width };
         if delta.has_alone() {
-            let shares = delta.shares(cpu.pool.threads() * 4);
+            let shares = cpu.pool.threads() * 4;
             // SAFETY: each unit is in one share.
-            cpu.pool.run(shares.len(), &|share| unsafe {
-                shares[share].iter().for_each(|unit| delta.run_unit(*unit, input, whole, true));
+            cpu.pool.run(shares, &|share| unsafe {
+                delta.share(share..shares).iter().for_each(|unit| delta.run_unit(*unit, input, whole));
             });
         }
         let steps = if delta.is_alone() { 0 } else { y_width.div_ceil(COLUMN_STEP) };
@@ -100,7 +100,7 @@ pub fn lora(
             let to = Target { at: columns.start, ..whole };
             // SAFETY: tasks have disjoint columns.
             unsafe {
-                delta.expand(columns.clone(), 0..n, to, None);
+                delta.expand(columns.clone(), 0..n, to);
                 delta.expand_tiled(cpu.level, columns, 0..n, to);
             }
         });

@@ -10,6 +10,7 @@ use crate::cpu::Cpu;
 use crate::error::{length, require};
 use crate::fetch::Fetch;
 use crate::lora::{Delta, Input, Target};
+use crate::pool::bundles;
 use crate::shared::Parts;
 use crate::OpError;
 
@@ -66,17 +67,49 @@ pub(super) struct Job<'a> {
     pub tokens_max: usize,
     /// Steps that a panel has, for what is fetched meanwhile; 0: it takes nothing along.
     pub steps: usize,
-    /// Columns of y.
-    width: usize,
+    /// Rows of the weight.
+    rows: usize,
     gate: Option<Gate>,
     delta: Option<Delta<'a>>,
 }
 
 thread_local! {
-    /// What many adapters add, and both halves of what goes through a gate then.
-    static MADE: RefCell<[Vec<f32>; 2]> = RefCell::default();
+    /// s of what is taken by itself, and both halves of what goes through a gate then.
+    static SHRUNK: RefCell<[Vec<f32>; 2]> = RefCell::default();
     static GATED: RefCell<Vec<f32>> = RefCell::default();
     static FETCH: RefCell<Fetch> = RefCell::default();
+}
+
+/// What a task does while it multiplies panels.
+struct Beside<'a> {
+    /// Units to shrink.
+    units: Vec<usize>,
+    /// Of what, with what, and where to.
+    of: Option<(&'a Delta<'a>, Input<'a>, &'a Parts<'a, f32>)>,
+}
+
+impl Beside<'_> {
+    const NOTHING: Self = Self { units: Vec::new(), of: None };
+
+    /// Those for a turn.
+    fn part(&self, turn: usize, turns: usize) -> Range<usize> {
+        self.units.len() * turn / turns..self.units.len() * (turn + 1) / turns
+    }
+
+    /// Names what they read.
+    fn fetch(&self, part: Range<usize>, fetch: &mut Fetch) {
+        if let Some((delta, ..)) = self.of {
+            self.units[part].iter().for_each(|unit| delta.fetch_a(*unit, fetch));
+        }
+    }
+
+    /// Does it.
+    fn run(&self, part: Range<usize>) {
+        if let Some((delta, x, s)) = self.of {
+            // SAFETY: each unit is in one task.
+            self.units[part].iter().for_each(|unit| unsafe { delta.shrink_alone(*unit, x, s) });
+        }
+    }
 }
 
 impl<'a> Job<'a> {
@@ -101,7 +134,7 @@ impl<'a> Job<'a> {
             None => None,
         };
         let (panel_rows, panels_max, tokens_max, steps) = (1, 1, 1, 0);
-        Ok(Self { cpu, tokens, panel_rows, panels_max, tokens_max, steps, width, gate: along.gate, delta })
+        Ok(Self { cpu, tokens, panel_rows, panels_max, tokens_max, steps, rows, gate: along.gate, delta })
     }
 
     /// What adapters add.
@@ -119,47 +152,70 @@ impl<'a> Job<'a> {
 
     /// Makes y of x, `product` being what multiplies a panel.
     pub fn run(&self, y: &mut [f32], x: Input<'_>, product: &dyn Product) {
-        let panels = self.width.div_ceil(self.panel_rows);
+        match self.delta.as_ref().filter(|delta| delta.has_alone()) {
+            Some(delta) => self.run_beside(delta, y, x, product),
+            None => {
+                let y = Parts::new(y);
+                self.run_all(&y, self.gate, &|_| Beside::NOTHING, product);
+            }
+        }
+    }
+
+    /// All columns of y, through the gate if there is one, in tasks, each of which does something `beside`.
+    fn run_all<'b>(
+        &self,
+        y: &Parts<'_, f32>,
+        gate: Option<Gate>,
+        beside: &(dyn Fn(Range<usize>) -> Beside<'b> + Sync),
+        product: &dyn Product,
+    ) {
+        let width = if gate.is_some() { self.rows / 2 } else { self.rows };
+        let panels = width.div_ceil(self.panel_rows);
         let threads = self.cpu.pool.threads();
         let tasks = if threads == 1 { 1 } else { panels.min(threads * TASKS) };
-        let columns = |task: usize| {
+        self.cpu.pool.run(tasks, &|task| {
             let begin = panels * task / tasks * self.panel_rows;
-            begin..self.width.min(panels * (task + 1) / tasks * self.panel_rows)
-        };
-        let Some(delta) = self.delta.as_ref().filter(|delta| delta.has_alone()) else {
-            let y = Parts::new(y);
-            self.cpu.pool.run(tasks, &|task| self.run_columns(&y, columns(task), None, product));
-            return;
-        };
-        let (shares, width) = (delta.shares(tasks), self.width * self.halves());
-        MADE.with_borrow_mut(|[made, both]| {
-            let room = |buffer: &mut Vec<f32>| buffer.resize(buffer.len().max(self.tokens * width), 0.0);
-            room(made);
-            let made = Parts::new(made);
-            let made = Target { y: &made, at: 0, stride: width };
-            if self.steps == 0 || self.tokens > self.tokens_max {
-                // SAFETY: each unit is in one share.
-                self.cpu.pool.run(tasks, &|task| unsafe {
-                    shares[task].iter().for_each(|unit| delta.run_unit(*unit, x, made, false));
-                });
-                let y = Parts::new(y);
-                self.cpu.pool.run(tasks, &|task| self.run_columns(&y, columns(task), Some(made), product));
-                return;
+            let columns = begin..width.min(panels * (task + 1) / tasks * self.panel_rows);
+            product.enter();
+            FETCH.with_borrow_mut(|fetch| {
+                self.run_columns(y, columns, gate, &beside(task..tasks), fetch, product);
+            });
+            product.leave();
+        });
+    }
+
+    /// Units that are taken by themselves: their A beside the product, their B after it, token by token, each row's way through
+    /// the gate at its end.
+    fn run_beside(&self, delta: &Delta<'_>, y: &mut [f32], x: Input<'_>, product: &dyn Product) {
+        let runs = delta.runs(if self.gate.is_some() { self.tokens } else { 0 });
+        SHRUNK.with_borrow_mut(|[s, both]| {
+            let room = |buffer: &mut Vec<f32>, len: usize| buffer.resize(buffer.len().max(len), 0.0);
+            room(s, delta.floats());
+            let s = Parts::new(s);
+            if self.gate.is_some() {
+                room(both, self.tokens * self.rows);
             }
-            let Some(gate) = self.gate else {
-                self.run_beside(delta, &shares, &Parts::new(y), x, made, &columns, product);
-                return;
-            };
-            room(both);
-            let both = Parts::new(both);
-            self.run_beside(delta, &shares, &both, x, made, &columns, product);
-            let y = Parts::new(y);
-            self.cpu.pool.run(self.tokens, &|token| {
-                // SAFETY: tasks have disjoint rows; `both` is complete.
-                let (y, both) =
-                    unsafe { (y.part(token * self.width, self.width), both.read(token * width, width)) };
-                let (z, up) = both.split_at(self.width);
-                gate_row(self.cpu.level, gate, y, z, up);
+            let (y, both) = (Parts::new(y), Parts::new(both));
+            let whole = Target { y: if self.gate.is_some() { &both } else { &y }, at: 0, stride: self.rows };
+            let beside = |task: Range<usize>| Beside { units: delta.share(task), of: Some((delta, x, &s)) };
+            self.run_all(whole.y, None, &beside, product);
+            let bundles = bundles(&runs.costs, self.cpu.pool.threads() * TASKS);
+            self.cpu.pool.run(bundles.len(), &|task| {
+                let expanded = |tokens: Range<usize>| {
+                    let Some(gate) = self.gate else { return };
+                    let width = self.rows / 2;
+                    for token in tokens {
+                        // SAFETY: tasks have disjoint rows, and this one has ended writing it.
+                        let (y, both) =
+                            unsafe { (y.part(token * width, width), both.read(token * self.rows, self.rows)) };
+                        let (z, up) = both.split_at(width);
+                        gate_row(self.cpu.level, gate, y, z, up);
+                    }
+                };
+                // SAFETY: the product is complete; tasks have disjoint rows.
+                FETCH.with_borrow_mut(|fetch| unsafe {
+                    delta.expand_runs(&runs, bundles[task].clone(), &s, whole, fetch, &expanded);
+                });
             });
         });
     }
@@ -169,23 +225,35 @@ impl<'a> Job<'a> {
         &self,
         y: &Parts<'_, f32>,
         columns: Range<usize>,
-        made: Option<Target<'_, '_>>,
+        gate: Option<Gate>,
+        beside: &Beside<'_>,
+        fetch: &mut Fetch,
         product: &dyn Product,
     ) {
-        product.enter();
-        let kept = (self.panels_max / self.halves()).max(1);
-        for first in columns.clone().step_by(kept * self.panel_rows) {
+        let (width, halves) = if gate.is_some() { (self.rows / 2, 2) } else { (self.rows, 1) };
+        let fetches = !beside.units.is_empty() && self.steps > 0 && self.tokens <= self.tokens_max;
+        // What is fetched should be used soon.
+        let kept = if fetches { 1 } else { (self.panels_max / halves).max(1) };
+        let turns = columns.len().div_ceil(kept * self.panel_rows);
+        for turn in 0..turns {
+            let first = columns.start + turn * kept * self.panel_rows;
             let columns = first..columns.end.min(first + kept * self.panel_rows);
-            for half in 0..self.halves() {
-                for (slot, rows) in self.panels(half, &columns).enumerate() {
-                    product.fill(half * kept + slot, rows, &mut Fetch::default());
+            let units = beside.part(turn, turns);
+            fetch.clear();
+            if fetches {
+                beside.fetch(units.clone(), fetch);
+                fetch.spread(self.steps * columns.len().div_ceil(self.panel_rows));
+            }
+            for half in 0..halves {
+                for (slot, rows) in self.panels(half * width, &columns).enumerate() {
+                    product.fill(half * kept + slot, rows, fetch);
                 }
             }
             for begin in (0..self.tokens).step_by(self.tokens_max) {
                 let tokens = begin..self.tokens.min(begin + self.tokens_max);
-                let Some(gate) = self.gate else {
-                    let to = Target { y, at: begin * self.width + columns.start, stride: self.width };
-                    self.part(0, 0, &columns, tokens, to, made, product);
+                let Some(gate) = gate else {
+                    let to = Target { y, at: begin * width + columns.start, stride: width };
+                    self.part(0, 0, &columns, tokens, to, fetch, product);
                     continue;
                 };
                 let (count, stride) = (columns.len(), columns.len() * 2);
@@ -194,47 +262,46 @@ impl<'a> Job<'a> {
                     let parts = Parts::new(both);
                     for half in 0..2 {
                         let to = Target { y: &parts, at: half * count, stride };
-                        self.part(half, half * kept, &columns, tokens.clone(), to, made, product);
+                        self.part(half * width, half * kept, &columns, tokens.clone(), to, fetch, product);
                     }
                     for (token, both) in tokens.zip(both.chunks_exact(stride)) {
                         let (z, up) = both.split_at(count);
                         // SAFETY: tasks have disjoint columns of y.
-                        let y = unsafe { y.part(token * self.width + columns.start, count) };
+                        let y = unsafe { y.part(token * width + columns.start, count) };
                         gate_row(self.cpu.level, gate, y, z, up);
                     }
                 });
             }
+            beside.run(units);
         }
-        product.leave();
     }
 
-    /// The rows of each panel of a half, of these columns of y.
-    fn panels(&self, half: usize, columns: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let (begin, columns, each) = (half * self.width, columns.clone(), self.panel_rows);
+    /// The rows of each panel of these columns of y, of which the first is row `begin`.
+    fn panels(&self, begin: usize, columns: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let (columns, each) = (columns.clone(), self.panel_rows);
         columns.clone().step_by(each).map(move |first| begin + first..begin + columns.end.min(first + each))
     }
 
-    /// Makes the products of panels from `slot` on, and what adapters add to them.
+    /// Makes the products of panels from `slot` on, and what adapters add to them by columns.
     fn part(
         &self,
-        half: usize,
+        begin: usize,
         slot: usize,
         columns: &Range<usize>,
         tokens: Range<usize>,
         to: Target<'_, '_>,
-        made: Option<Target<'_, '_>>,
+        fetch: &mut Fetch,
         product: &dyn Product,
     ) {
-        for (number, rows) in self.panels(half, columns).enumerate() {
+        for (number, rows) in self.panels(begin, columns).enumerate() {
             let to = Target { at: to.at + number * self.panel_rows, ..to };
-            product.multiply(slot + number, rows, tokens.clone(), to, &mut Fetch::default());
+            product.multiply(slot + number, rows, tokens.clone(), to, fetch);
         }
         if let Some(delta) = &self.delta {
-            let begin = half * self.width;
             let columns = begin + columns.start..begin + columns.end;
             // SAFETY: tasks have disjoint columns of y.
             unsafe {
-                delta.expand(columns.clone(), tokens.clone(), to, made);
+                delta.expand(columns.clone(), tokens.clone(), to);
                 if !product.takes_tiled() {
                     delta.expand_tiled(self.cpu.level, columns, tokens, to);
                 }
@@ -242,79 +309,10 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Makes all of y but the gate, `[n, rows]`: tasks multiply panels and meanwhile fetch the weights of an adapter, which
-    /// they take next. What adapters add is put aside and added at the end.
-    fn run_beside(
-        &self,
-        delta: &Delta<'_>,
-        shares: &[Vec<usize>],
-        y: &Parts<'_, f32>,
-        x: Input<'_>,
-        made: Target<'_, '_>,
-        columns: &(dyn Fn(usize) -> Range<usize> + Sync),
-        product: &dyn Product,
-    ) {
-        let (width, tokens) = (self.width * self.halves(), 0..self.tokens);
-        let whole = Target { y, at: 0, stride: width };
-        self.cpu.pool.run(shares.len(), &|task| {
-            let columns = columns(task);
-            let panels: Vec<Range<usize>> =
-                (0..self.halves()).flat_map(|half| self.panels(half, &columns)).collect();
-            let units = &shares[task];
-            let turns = panels.len().min(units.len()).max(1);
-            product.enter();
-            FETCH.with_borrow_mut(|fetch| {
-                for turn in 0..turns {
-                    let part = |length: usize| length * turn / turns..length * (turn + 1) / turns;
-                    let (panels, units) = (&panels[part(panels.len())], &units[part(units.len())]);
-                    fetch.clear();
-                    units.iter().for_each(|unit| delta.fetch(*unit, fetch));
-                    fetch.spread(panels.len() * self.steps);
-                    for rows in panels {
-                        product.fill(0, rows.clone(), fetch);
-                        product.multiply(
-                            0,
-                            rows.clone(),
-                            tokens.clone(),
-                            Target { at: rows.start, ..whole },
-                            fetch,
-                        );
-                    }
-                    // SAFETY: each unit is in one share.
-                    units.iter().for_each(|unit| unsafe { delta.run_unit(*unit, x, made, false) });
-                }
-            });
-            product.leave();
-        });
-        self.cpu.pool.run(shares.len(), &|task| {
-            for half in 0..self.halves() {
-                let begin = half * self.width;
-                let columns = begin + columns(task).start..begin + columns(task).end;
-                let to = Target { at: columns.start, ..whole };
-                // SAFETY: tasks have disjoint columns.
-                unsafe {
-                    delta.expand(columns.clone(), tokens.clone(), to, Some(made));
-                    if !product.takes_tiled() {
-                        delta.expand_tiled(self.cpu.level, columns, tokens.clone(), to);
-                    }
-                }
-            }
-        });
-    }
-
-    /// Parts of equal rows that the weight has.
-    fn halves(&self) -> usize {
-        if self.gate.is_some() {
-            2
-        } else {
-            1
-        }
-    }
-
     /// Ends the call; see [`QuantMatrix::matmul`].
     pub fn end(self, y: &mut [f32]) -> Vec<usize> {
         self.delta.map_or_else(Vec::new, |delta| {
-            delta.poison(y, self.width);
+            delta.poison(y, if self.gate.is_some() { self.rows / 2 } else { self.rows });
             delta.wrong()
         })
     }

@@ -91,15 +91,13 @@ impl Product for ByTiles<'_> {
         let (avx512, tiles) = self.proof;
         PANELS.with_borrow_mut(|(wide, panels)| {
             let panel = at(panels, slot);
-            wide.fill(
-                avx512,
-                self.matrix.kind(),
-                self.matrix.packed_rows(&rows),
-                rows.len(),
-                self.blocks,
-                fetch,
-            );
-            panel.weights.fill(tiles, wide);
+            let (kind, packed) = (self.matrix.kind(), self.matrix.packed_rows(&rows));
+            if TilePanel::takes(kind) {
+                panel.weights.fill_nibbles(tiles, kind, packed, rows.len(), self.blocks, fetch);
+            } else {
+                wide.fill(avx512, kind, packed, rows.len(), self.blocks, fetch);
+                panel.weights.fill(tiles, wide);
+            }
             if let Some(delta) = self.delta {
                 panel.b.fill(delta, tiles, &rows);
             }

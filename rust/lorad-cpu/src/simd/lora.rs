@@ -10,6 +10,7 @@ use lorad_blocks::layout::TILE_ROWS;
 use super::lanes::{sum, Eight, Lanes, Sixteen};
 use super::wide::{sum4, Wide};
 use super::{Avx2, Avx512};
+use crate::fetch::Fetch;
 use crate::lora::chunk::{ExpandChunk, ExpandTile, ShrinkChunk};
 use crate::shared::Parts;
 
@@ -37,11 +38,17 @@ macro_rules! entries {
             ///
             /// # Safety
             /// As for [`crate::lora::chunk::expand_scalar`].
-            pub unsafe fn expand<N: Wide>(self, chunk: &ExpandChunk<'_>, y: &Parts<'_, f32>, y_begin: usize) {
+            pub unsafe fn expand<N: Wide>(
+                self,
+                chunk: &ExpandChunk<'_>,
+                y: &Parts<'_, f32>,
+                y_begin: usize,
+                fetch: &mut Fetch,
+            ) {
                 #[target_feature(enable = $features)]
-                unsafe fn run<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
+                unsafe fn run<N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32, fetch: &mut Fetch) {
                     // SAFETY: the caller's.
-                    unsafe { expand::<$lanes, N>(chunk, y) }
+                    unsafe { expand::<$lanes, N>(chunk, y, fetch) }
                 }
                 let ExpandChunk { columns, tokens, y_stride, .. } = *chunk;
                 assert!(tokens > 0);
@@ -52,7 +59,7 @@ macro_rules! entries {
                 }
                 let y = y.pointer(y_begin, (tokens - 1) * y_stride + columns);
                 // SAFETY: `self` proves the features, the asserts keep every access in bounds, the caller owns the columns.
-                unsafe { run::<N>(chunk, y) }
+                unsafe { run::<N>(chunk, y, fetch) }
             }
         }
     };
@@ -168,7 +175,7 @@ unsafe fn ahead<L: Lanes, N: Wide>(next: &[u8], column: usize) {
 }
 
 #[inline(always)]
-unsafe fn expand<L: Lanes, N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
+unsafe fn expand<L: Lanes, N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32, fetch: &mut Fetch) {
     let ExpandChunk { tokens, y_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
@@ -177,12 +184,12 @@ unsafe fn expand<L: Lanes, N: Wide>(chunk: &ExpandChunk<'_>, y: *mut f32) {
         while t < tokens {
             let y = y.add(t * y_stride);
             t += match tokens - t {
-                8.. if L::COUNT == 16 => expand_rows::<L, N, 8, 2>(chunk, t, y),
-                6.. => expand_rows::<L, N, 6, 2>(chunk, t, y),
-                4.. => expand_rows::<L, N, 4, 2>(chunk, t, y),
-                2.. => expand_rows::<L, N, 2, 2>(chunk, t, y),
-                _ if L::COUNT == 16 => expand_rows::<L, N, 1, 8>(chunk, t, y),
-                _ => expand_rows::<L, N, 1, 4>(chunk, t, y),
+                8.. if L::COUNT == 16 => expand_rows::<L, N, 8, 2>(chunk, t, y, fetch),
+                6.. => expand_rows::<L, N, 6, 2>(chunk, t, y, fetch),
+                4.. => expand_rows::<L, N, 4, 2>(chunk, t, y, fetch),
+                2.. => expand_rows::<L, N, 2, 2>(chunk, t, y, fetch),
+                _ if L::COUNT == 16 => expand_rows::<L, N, 1, 8>(chunk, t, y, fetch),
+                _ => expand_rows::<L, N, 1, 4>(chunk, t, y, fetch),
             };
         }
     }
@@ -194,12 +201,14 @@ unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
     chunk: &ExpandChunk<'_>,
     token: usize,
     y: *mut f32,
+    fetch: &mut Fetch,
 ) -> usize {
     let ExpandChunk { columns, y_stride, .. } = *chunk;
     // SAFETY: the wrapper's asserts.
     unsafe {
         let mut at = 0;
         while at + V * L::COUNT <= columns {
+            fetch.step();
             expand_tile::<L, N, T, V>(chunk, token, at, y.add(at));
             at += V * L::COUNT;
         }
@@ -217,7 +226,7 @@ unsafe fn expand_rows<L: Lanes, N: Wide, const T: usize, const V: usize>(
                         sum = coefficient.mul_add(N::get(tile.weights, j * tile.stride + at), sum);
                     }
                 }
-                *y = if chunk.add { *y + sum } else { sum };
+                *y += sum;
             }
         }
     }
@@ -254,7 +263,7 @@ unsafe fn expand_tile<L: Lanes, N: Wide, const T: usize, const V: usize>(
         for (t, acc) in acc.iter().enumerate() {
             for (v, acc) in acc.iter().enumerate() {
                 let y = y.add(t * y_stride + v * L::COUNT);
-                L::store(y, if chunk.add { L::add(L::load(y), *acc) } else { *acc });
+                L::store(y, L::add(L::load(y), *acc));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Sixteen lanes: twins for CPUs with AVX-512.
 
 mod lora;
+mod nibbles;
 mod panel;
 mod tiles;
 mod vnni;

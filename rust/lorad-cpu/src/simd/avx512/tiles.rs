@@ -42,7 +42,7 @@ pub(super) use tile;
 /// Rows of a tile.
 pub const TILE_ROWS: usize = 16;
 /// Elements of a tile: 16 rows of 32 bf16.
-const TILE: usize = TILE_ROWS * BLOCK;
+pub(super) const TILE: usize = TILE_ROWS * BLOCK;
 
 /// Proof that the CPU multiplies tiles of bf16 and that the system lets this process use them.
 #[derive(Clone, Copy, Debug)]
@@ -193,19 +193,25 @@ pub struct TilePanel {
 }
 
 impl TilePanel {
+    /// Makes room for other weights.
+    pub(super) fn reserve(&mut self, rows: usize, blocks: usize) -> &mut [u16] {
+        (self.blocks, self.rows) = (blocks, rows);
+        self.tiles.reserve(rows.div_ceil(WIDE) * blocks * TILE);
+        &mut self.tiles
+    }
+
     /// Rounds the weights of a panel.
     pub fn fill(&mut self, _proof: Tiles, panel: &WidePanel) {
-        (self.blocks, self.rows) = (panel.blocks(), panel.rows());
-        self.tiles.reserve(panel.groups() * self.blocks * TILE);
+        let (blocks, tiles) = (panel.blocks(), self.reserve(panel.rows(), panel.blocks()));
         for number in 0..panel.groups() {
             let group = panel.group(number);
-            let to = self.tiles[number * self.blocks * TILE..].as_mut_ptr();
+            let to = tiles[number * blocks * TILE..].as_mut_ptr();
             // SAFETY: the proof; a group has all blocks, so have the tiles.
             unsafe {
                 match panel.meaning() {
-                    Meaning::Small => weights::<{ Meaning::Small as u8 }>(&group, self.blocks, to),
-                    Meaning::Signed => weights::<{ Meaning::Signed as u8 }>(&group, self.blocks, to),
-                    Meaning::Halves => weights::<{ Meaning::Halves as u8 }>(&group, self.blocks, to),
+                    Meaning::Small => weights::<{ Meaning::Small as u8 }>(&group, blocks, to),
+                    Meaning::Signed => weights::<{ Meaning::Signed as u8 }>(&group, blocks, to),
+                    Meaning::Halves => weights::<{ Meaning::Halves as u8 }>(&group, blocks, to),
                 }
             }
         }
