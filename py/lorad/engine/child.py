@@ -10,12 +10,24 @@ from pathlib import Path
 
 import lorad
 
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+"""Asks the C library for memory in huge pages (glibc 2.35 and later). A step reads each weight once: with small pages
+it waits for page tables."""
+
 
 def python_path() -> str:
     """The path that makes the child import this very package."""
     here = str(Path(lorad.__file__).parent.parent)
     inherited = os.environ.get("PYTHONPATH", "")
     return here if not inherited else os.pathsep.join([here, inherited])
+
+
+def environment() -> dict[str, str]:
+    """What the engine runs in; what somebody set for the C library stays."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    # Of two that say the same the last one counts.
+    tunables = HUGE_PAGES if not tunables else f"{HUGE_PAGES}:{tunables}"
+    return {**os.environ, "PYTHONPATH": python_path(), "GLIBC_TUNABLES": tunables}
 
 
 async def reap(process: subprocess.Popen[bytes], grace_s: float) -> int:

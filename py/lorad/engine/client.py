@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from lorad.config import EngineConfig
-from lorad.engine.child import how_it_ended, python_path, reap
+from lorad.engine.child import environment, how_it_ended, reap
 from lorad.engine.frames import FrameBuffer, error_of, pack, to_front
 from lorad.engine.handle import Sink
 from lorad.engine.messages import (
@@ -101,7 +100,7 @@ class ProcessEngine:
                 [sys.executable, "-P", "-m", "lorad.engine.process", str(theirs.fileno()), self._engine],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": python_path()},
+                env=environment(),
                 process_group=0,
             )
         except OSError:

@@ -8,7 +8,7 @@ use lorad_blocks::layout::{Chunk, TILE_ROWS};
 
 use super::chunk::{expand, shrink, ExpandChunk, ExpandTile, ShrinkChunk};
 use super::tiling::{Tiling, XTiles};
-use super::units::{Unit, Units, UNIT_TOKENS};
+use super::units::{Unit, Units};
 use super::{Adapters, Modules};
 use crate::cpu::{Cpu, Level};
 use crate::fetch::Fetch;
@@ -79,15 +79,6 @@ impl Runs {
     /// The units of some runs.
     fn units_of(&self, some: Range<usize>) -> &[usize] {
         &self.units[self.units_before(some.start)..self.units_before(some.end)]
-    }
-
-    /// Rows to which nothing is added, cut as the others are.
-    fn without(&mut self, tokens: Range<usize>, at: usize) {
-        for begin in tokens.clone().step_by(UNIT_TOKENS) {
-            let tokens = begin..tokens.end.min(begin + UNIT_TOKENS);
-            self.costs.push(tokens.len());
-            self.rows.push((tokens, at));
-        }
     }
 }
 
@@ -273,26 +264,23 @@ impl<'a> Delta<'a> {
         shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
     }
 
-    /// What is taken by itself, by rows of y; up to row `n` also those that have nothing of it.
-    pub fn runs(&self, n: usize) -> Runs {
-        let mut units: Vec<usize> = self.alone().map(|(number, _)| number).collect();
-        units.sort_by_key(|unit| self.units.all[*unit].tokens.start);
-        let mut runs = Runs { units, rows: Vec::new(), costs: Vec::new() };
-        let (mut next, mut at) = (0, 0);
-        while at < runs.units.len() {
-            let tokens = self.units.all[runs.units[at]].tokens.clone();
-            let same = |unit: &&usize| self.units.all[**unit].tokens.start == tokens.start;
-            let end = at + runs.units[at..].iter().take_while(same).count();
-            let cost = |unit: &usize| self.units.all[*unit].cost(self.units.all[*unit].span.shape.out_features);
-            let cost = runs.units[at..end].iter().map(cost).sum();
-            if n > 0 {
-                runs.without(next..tokens.start, at);
-            }
-            (next, at) = (tokens.end, end);
-            runs.rows.push((tokens, end));
-            runs.costs.push(cost);
+    /// Whether anything of what is taken by itself adds to a token's row.
+    pub fn waits(&self, token: usize) -> bool {
+        self.units.waits.get(token).is_some_and(|waits| *waits)
+    }
+
+    /// What is taken by itself, by rows of y.
+    pub fn runs(&self) -> Runs {
+        let mut runs =
+            Runs { units: self.alone().map(|(number, _)| number).collect(), rows: vec![], costs: vec![] };
+        let unit = |number: &usize| &self.units.all[*number];
+        runs.units.sort_by_key(|number| unit(number).tokens.start);
+        for run in runs.units.chunk_by(|a, b| unit(a).tokens.start == unit(b).tokens.start) {
+            let end = runs.rows.last().map_or(0, |(_, end)| *end) + run.len();
+            runs.rows.push((unit(&run[0]).tokens.clone(), end));
+            runs.costs
+                .push(run.iter().map(|number| unit(number).cost(unit(number).span.shape.out_features)).sum());
         }
-        runs.without(next..n, at);
         runs
     }
 
@@ -388,7 +376,9 @@ impl<'a> Delta<'a> {
             let (columns, tokens, y_stride) = (end - begin, rows.len(), to.stride);
             let piece = ExpandChunk { tiles, columns, tokens, y_stride };
             // SAFETY: the caller's promise.
-            unsafe { expand(self.cpu.level, unit.element(), &piece, to.y, to.at + begin - wanted.start, fetch) }
+            unsafe {
+                expand(self.cpu.level, unit.element(), &piece, to.y, to.at + begin - wanted.start, fetch)
+            }
             begin = end;
         }
     }

@@ -84,6 +84,8 @@ pub(super) struct Units<'a> {
     pub floats: usize,
     /// Tiles of halves of s.
     pub tiles: usize,
+    /// By token, whether a unit that is taken by itself adds to it; none if there are no such units.
+    pub waits: Vec<bool>,
 }
 
 impl<'a> Units<'a> {
@@ -104,7 +106,7 @@ impl<'a> Units<'a> {
         length("group_begin", count, groups.begin.len())?;
         length("group_end", count, groups.end.len())?;
         let tiled = if in_features.is_multiple_of(TILE_COLUMNS) { tiled } else { usize::MAX };
-        let mut units = Self { all: Vec::new(), wrong: Vec::new(), floats: 0, tiles: 0 };
+        let mut units = Self { all: Vec::new(), wrong: Vec::new(), floats: 0, tiles: 0, waits: Vec::new() };
         let (mut last, mut adapters) = (0, 0);
         for group in 0..count {
             let slot = index("group_slot", groups.slot[group], table.len())?;
@@ -143,17 +145,21 @@ impl<'a> Units<'a> {
             let few = |unit: &Unit<'_>| unit.tokens.end == end && !unit.tiled;
             adapters += usize::from(units.all.last().is_some_and(few));
         }
-        units.take_alone(adapters, threads);
+        units.take_alone(adapters, threads, n);
         Ok(units)
     }
 
     /// Of more than two adapters a thread each unit is taken by itself, but not one that is half of a thread's share.
-    fn take_alone(&mut self, adapters: usize, threads: usize) {
+    fn take_alone(&mut self, adapters: usize, threads: usize, n: usize) {
         if adapters > threads * 2 {
             let few = self.all.iter().filter(|unit| !unit.tiled);
             let most = few.map(Unit::whole_cost).sum::<usize>() / (threads * 2);
             let alone = |unit: &&mut Unit<'_>| !unit.tiled && unit.whole_cost() <= most;
-            self.all.iter_mut().filter(alone).for_each(|unit| unit.alone = true);
+            self.waits.resize(n, false);
+            for unit in self.all.iter_mut().filter(alone) {
+                unit.alone = true;
+                self.waits[unit.tokens.clone()].fill(true);
+            }
         }
     }
 

@@ -82,6 +82,8 @@ thread_local! {
 
 /// What a task does while it multiplies panels.
 struct Beside<'a> {
+    /// Where rows go that don't go through the gate yet, `[n, rows]`; empty if all do.
+    aside: Option<&'a Parts<'a, f32>>,
     /// Units to shrink.
     units: Vec<usize>,
     /// Of what, with what, and where to.
@@ -89,7 +91,7 @@ struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    const NOTHING: Self = Self { units: Vec::new(), of: None };
+    const NOTHING: Self = Self { aside: None, units: Vec::new(), of: None };
 
     /// Those for a turn.
     fn part(&self, turn: usize, turns: usize) -> Range<usize> {
@@ -156,7 +158,7 @@ impl<'a> Job<'a> {
             Some(delta) => self.run_beside(delta, y, x, product),
             None => {
                 let y = Parts::new(y);
-                self.run_all(&y, self.gate, &|_| Beside::NOTHING, product);
+                self.run_all(&y, &|_| Beside::NOTHING, product);
             }
         }
     }
@@ -165,11 +167,10 @@ impl<'a> Job<'a> {
     fn run_all<'b>(
         &self,
         y: &Parts<'_, f32>,
-        gate: Option<Gate>,
         beside: &(dyn Fn(Range<usize>) -> Beside<'b> + Sync),
         product: &dyn Product,
     ) {
-        let width = if gate.is_some() { self.rows / 2 } else { self.rows };
+        let width = self.width();
         let panels = width.div_ceil(self.panel_rows);
         let threads = self.cpu.pool.threads();
         let tasks = if threads == 1 { 1 } else { panels.min(threads * TASKS) };
@@ -178,46 +179,89 @@ impl<'a> Job<'a> {
             let columns = begin..width.min(panels * (task + 1) / tasks * self.panel_rows);
             product.enter();
             FETCH.with_borrow_mut(|fetch| {
-                self.run_columns(y, columns, gate, &beside(task..tasks), fetch, product);
+                self.run_columns(y, columns, &beside(task..tasks), fetch, product);
             });
             product.leave();
         });
     }
 
-    /// Units that are taken by themselves: their A beside the product, their B after it, token by token, each row's way through
-    /// the gate at its end.
+    /// Units that are taken by themselves: their A beside the product, their B after it, row by row. What goes through the
+    /// gate is put aside for that.
     fn run_beside(&self, delta: &Delta<'_>, y: &mut [f32], x: Input<'_>, product: &dyn Product) {
-        let runs = delta.runs(if self.gate.is_some() { self.tokens } else { 0 });
-        SHRUNK.with_borrow_mut(|[s, both]| {
+        let runs = delta.runs();
+        SHRUNK.with_borrow_mut(|[s, aside]| {
             let room = |buffer: &mut Vec<f32>, len: usize| buffer.resize(buffer.len().max(len), 0.0);
             room(s, delta.floats());
-            let s = Parts::new(s);
-            if self.gate.is_some() {
-                room(both, self.tokens * self.rows);
-            }
-            let (y, both) = (Parts::new(y), Parts::new(both));
-            let whole = Target { y: if self.gate.is_some() { &both } else { &y }, at: 0, stride: self.rows };
-            let beside = |task: Range<usize>| Beside { units: delta.share(task), of: Some((delta, x, &s)) };
-            self.run_all(whole.y, None, &beside, product);
+            room(aside, if self.gate.is_some() { self.tokens * self.rows } else { 0 });
+            let (s, y, aside) = (Parts::new(s), Parts::new(y), Parts::new(aside));
+            let beside = |task: Range<usize>| Beside {
+                aside: self.gate.is_some().then_some(&aside),
+                units: delta.share(task),
+                of: Some((delta, x, &s)),
+            };
+            self.run_all(&y, &beside, product);
+            let made = Target { y: if self.gate.is_some() { &aside } else { &y }, at: 0, stride: self.rows };
             let bundles = bundles(&runs.costs, self.cpu.pool.threads() * TASKS);
             self.cpu.pool.run(bundles.len(), &|task| {
-                let expanded = |tokens: Range<usize>| {
-                    let Some(gate) = self.gate else { return };
-                    let width = self.rows / 2;
+                let gate = |tokens: Range<usize>| {
                     for token in tokens {
                         // SAFETY: tasks have disjoint rows, and this one has ended writing it.
-                        let (y, both) =
-                            unsafe { (y.part(token * width, width), both.read(token * self.rows, self.rows)) };
-                        let (z, up) = both.split_at(width);
-                        gate_row(self.cpu.level, gate, y, z, up);
+                        unsafe {
+                            self.gate(token, aside.read(token * self.rows, self.rows), 0..self.width(), &y)
+                        };
                     }
                 };
+                let expanded: &dyn Fn(Range<usize>) = if self.gate.is_some() { &gate } else { &|_| () };
                 // SAFETY: the product is complete; tasks have disjoint rows.
                 FETCH.with_borrow_mut(|fetch| unsafe {
-                    delta.expand_runs(&runs, bundles[task].clone(), &s, whole, fetch, &expanded);
+                    delta.expand_runs(&runs, bundles[task].clone(), &s, made, fetch, expanded);
                 });
             });
         });
+    }
+
+    /// Puts both halves of some columns of a token through the gate.
+    ///
+    /// # Safety
+    /// Nobody else may use these columns of y's row meanwhile.
+    unsafe fn gate(&self, token: usize, both: &[f32], columns: Range<usize>, y: &Parts<'_, f32>) {
+        let (z, up) = both.split_at(columns.len());
+        // SAFETY: the caller's promise.
+        let y = unsafe { y.part(token * self.width() + columns.start, columns.len()) };
+        if let Some(gate) = self.gate {
+            gate_row(self.cpu.level, gate, y, z, up);
+        }
+    }
+
+    /// Keeps both halves of some columns of a token.
+    ///
+    /// # Safety
+    /// Nobody else may use these columns of both halves meanwhile.
+    unsafe fn put_aside(&self, token: usize, both: &[f32], columns: Range<usize>, aside: &Parts<'_, f32>) {
+        for (half, values) in both.chunks_exact(columns.len()).enumerate() {
+            let at = token * self.rows + half * self.width() + columns.start;
+            // SAFETY: the caller's promise.
+            unsafe { aside.part(at, values.len()) }.copy_from_slice(values);
+        }
+    }
+
+    /// Whether something is added to a token's row once the product is complete.
+    fn waits(&self, token: usize) -> bool {
+        self.delta.as_ref().is_some_and(|delta| delta.waits(token))
+    }
+
+    /// Columns of y.
+    fn width(&self) -> usize {
+        self.rows / self.halves()
+    }
+
+    /// Parts of equal rows that the weight has.
+    fn halves(&self) -> usize {
+        if self.gate.is_some() {
+            2
+        } else {
+            1
+        }
     }
 
     /// Makes some columns of y, to the end.
@@ -225,24 +269,23 @@ impl<'a> Job<'a> {
         &self,
         y: &Parts<'_, f32>,
         columns: Range<usize>,
-        gate: Option<Gate>,
         beside: &Beside<'_>,
         fetch: &mut Fetch,
         product: &dyn Product,
     ) {
-        let (width, halves) = if gate.is_some() { (self.rows / 2, 2) } else { (self.rows, 1) };
-        let fetches = !beside.units.is_empty() && self.steps > 0 && self.tokens <= self.tokens_max;
+        let (width, halves) = (self.width(), self.halves());
         // What is fetched should be used soon.
-        let kept = if fetches { 1 } else { (self.panels_max / halves).max(1) };
+        let few = !beside.units.is_empty() && self.tokens <= self.tokens_max;
+        let kept = if few { 1 } else { (self.panels_max / halves).max(1) };
         let turns = columns.len().div_ceil(kept * self.panel_rows);
         for turn in 0..turns {
             let first = columns.start + turn * kept * self.panel_rows;
             let columns = first..columns.end.min(first + kept * self.panel_rows);
             let units = beside.part(turn, turns);
             fetch.clear();
-            if fetches {
+            if self.steps > 0 {
                 beside.fetch(units.clone(), fetch);
-                fetch.spread(self.steps * columns.len().div_ceil(self.panel_rows));
+                fetch.spread(self.steps * halves * columns.len().div_ceil(self.panel_rows));
             }
             for half in 0..halves {
                 for (slot, rows) in self.panels(half * width, &columns).enumerate() {
@@ -251,11 +294,11 @@ impl<'a> Job<'a> {
             }
             for begin in (0..self.tokens).step_by(self.tokens_max) {
                 let tokens = begin..self.tokens.min(begin + self.tokens_max);
-                let Some(gate) = gate else {
+                if halves == 1 {
                     let to = Target { y, at: begin * width + columns.start, stride: width };
                     self.part(0, 0, &columns, tokens, to, fetch, product);
                     continue;
-                };
+                }
                 let (count, stride) = (columns.len(), columns.len() * 2);
                 GATED.with_borrow_mut(|both| {
                     both.resize(both.len().max(tokens.len() * stride), 0.0);
@@ -265,10 +308,14 @@ impl<'a> Job<'a> {
                         self.part(half * width, half * kept, &columns, tokens.clone(), to, fetch, product);
                     }
                     for (token, both) in tokens.zip(both.chunks_exact(stride)) {
-                        let (z, up) = both.split_at(count);
-                        // SAFETY: tasks have disjoint columns of y.
-                        let y = unsafe { y.part(token * width + columns.start, count) };
-                        gate_row(self.cpu.level, gate, y, z, up);
+                        let aside = beside.aside.filter(|_| self.waits(token));
+                        // SAFETY: tasks have disjoint columns.
+                        unsafe {
+                            match aside {
+                                None => self.gate(token, both, columns.clone(), y),
+                                Some(aside) => self.put_aside(token, both, columns.clone(), aside),
+                            }
+                        }
                     }
                 });
             }
@@ -311,8 +358,9 @@ impl<'a> Job<'a> {
 
     /// Ends the call; see [`QuantMatrix::matmul`].
     pub fn end(self, y: &mut [f32]) -> Vec<usize> {
+        let width = self.width();
         self.delta.map_or_else(Vec::new, |delta| {
-            delta.poison(y, if self.gate.is_some() { self.rows / 2 } else { self.rows });
+            delta.poison(y, width);
             delta.wrong()
         })
     }

@@ -85,7 +85,9 @@ unsafe fn widen<const FORM: u8>(
                         _mm512_fmadd_ps(_mm512_permutexvar_ps(index, table), scales[group], minima[group])
                     });
                     let row = pair / 2 * 8 + i * 2 + pair % 2;
-                    to.add(row * 2 * WIDE).cast::<__m512bh>().write_unaligned(_mm512_cvtne2ps_pbh(wide[1], wide[0]));
+                    to.add(row * 2 * WIDE)
+                        .cast::<__m512bh>()
+                        .write_unaligned(_mm512_cvtne2ps_pbh(wide[1], wide[0]));
                 }
             }
         }
@@ -94,4 +96,45 @@ unsafe fn widen<const FORM: u8>(
 
 const fn kind(form: u8) -> Kind {
     Kind::ALL[form as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Avx512, WidePanel};
+
+    /// The tiles of rows that exist: of a pair of columns sixteen rows of two elements.
+    fn of_rows(panel: &mut TilePanel, rows: usize, blocks: usize) -> Vec<u16> {
+        let tiles = &panel.reserve(rows, blocks)[..rows.div_ceil(WIDE) * blocks * TILE];
+        let row_of = |at: usize| at / (blocks * TILE) * WIDE + at % (2 * WIDE) / 2;
+        tiles.iter().enumerate().filter(|(at, _)| row_of(*at) < rows).map(|(_, value)| *value).collect()
+    }
+
+    #[test]
+    fn as_by_way_of_bytes() {
+        let Some(proof) = Tiles::detect() else { return };
+        let Some(avx512) = Avx512::detect() else { return };
+        let mut state = 1u32;
+        let mut byte = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        for kind in Kind::ALL.into_iter().filter(|kind| TilePanel::takes(*kind)) {
+            for (rows, blocks) in [(32usize, 8usize), (16, 16), (24, 8), (9, 8), (1, 24), (30, 8)] {
+                let groups = rows.div_ceil(LANES);
+                let length = kind.packed_at(groups * blocks - 1) + kind.packed_bytes();
+                let packed: Vec<u8> = (0..length).map(|_| byte()).collect();
+                let (mut wide, mut by_bytes, mut at_once) =
+                    (WidePanel::default(), TilePanel::default(), TilePanel::default());
+                wide.fill(avx512, kind, &packed, rows, blocks, &mut Fetch::default());
+                by_bytes.fill(proof, &wide);
+                at_once.fill_nibbles(proof, kind, &packed, rows, blocks, &mut Fetch::default());
+                let (wanted, got) =
+                    (of_rows(&mut by_bytes, rows, blocks), of_rows(&mut at_once, rows, blocks));
+                assert_eq!(wanted.len(), rows * blocks * 32);
+                assert!(wanted.iter().any(|value| *value != 0));
+                assert_eq!(got, wanted, "{kind:?} [{rows}, {blocks} blocks]");
+            }
+        }
+    }
 }
