@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,6 +18,7 @@ from lorad.adapters.check import CheckedAdapter
 from lorad.adapters.image import build_image
 from lorad.adapters.keys import module_path
 from lorad.adapters.load import load_adapter
+from lorad.errors import AdapterRejected
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
 from lorad.models.weights import Weights
@@ -297,8 +299,9 @@ def test_no_effect_only_if_asked_for(base: Weights, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page_bytes", [1024, 16384])
 def test_image_holds_every_weight(base: Weights, tmp_path: Path, dtype: torch.dtype, page_bytes: int) -> None:
     checked = load(base, make_adapter(tmp_path, base.config, rank=19, dtype=dtype, rank_pattern={"up_proj": 3}))
-    layout, data = build_image(checked, page_bytes)
-    assert data.shape == (layout.pages, page_bytes)
+    image = build_image(checked, page_bytes)
+    layout, data = image.layout, np.empty((image.layout.pages, page_bytes), np.uint8)
+    image.read(0, data)
     assert layout.weight_bytes == checked.bytes
     size = dtype.itemsize
     for lora in checked.modules:
@@ -309,6 +312,28 @@ def test_image_holds_every_weight(base: Weights, tmp_path: Path, dtype: torch.dt
             (a if part == "a" else b)[rank_begin : rank_begin + rows, begin : begin + length] = chunk
         assert torch.equal(a, lora.a)
         assert torch.equal(b.T, lora.b)
+
+
+def test_image_that_ends_early_is_an_error(base: Weights, tmp_path: Path) -> None:
+    image = build_image(load(base, make_adapter(tmp_path, base.config)), 1024)
+    with pytest.raises(OSError, match="ends 1024 bytes early"):
+        image.read(image.layout.pages - 1, np.empty((2, 1024), np.uint8))
+
+
+def test_image_without_a_place_is_refused(base: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = load(base, make_adapter(tmp_path, base.config))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LORAD_DATA_DIR", str(tmp_path / "file"))
+    with pytest.raises(AdapterRejected, match=r"bytes can't be kept under \S+/file/images: Not a directory") as refused:
+        build_image(checked, 1024)
+    assert refused.value.code == "adapter_image"
+
+
+def test_images_leave_nothing_behind(base: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = load(base, make_adapter(tmp_path / "a", base.config))
+    monkeypatch.setenv("LORAD_DATA_DIR", str(tmp_path / "data"))
+    image = build_image(checked, 1024)
+    assert image.layout.pages and not list((tmp_path / "data" / "images").iterdir())
 
 
 def test_greedy_texts_differ(base: Weights, reference: Oracle, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class Stage:
         """Starts the plan's page-ins, as often as it's called."""
         for adapter, slot, pages in self.page_ins:
             image = next(self._images[index] for index, id in self._ids.items() if id == adapter)
-            self.worker.page_ins.start(adapter, slot, pages, image.data)
+            self.worker.page_ins.start(adapter, slot, pages, image)
 
     def close(self) -> None:
         """Empties what was filled."""

@@ -7,55 +7,18 @@ the last cache, as the layers of a model do. A side whose answer is wrong prints
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
-import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType, quants
+from sides import PAGE_BYTES, LoraLayers, bandwidth, normal, rng, time_interleaved
 
 from lorad import _core
 
 COLD_BYTES = 96 << 20
 """Copies of a weight together hold at least this much, so that each is read from memory."""
-
-PAGE_BYTES = 368640
-"""A page of SmolLM2-135M: 16 tokens, 30 layers, 3 KV heads of 64, 16 bits."""
-
-MODULES = ((576, 576), (576, 192), (576, 192), (576, 576), (576, 1536), (576, 1536), (1536, 576))
-CALLS = ((0, 1, 2), (3,), (4, 5), (6,))
-
-rng = np.random.default_rng(0)
-
-
-def normal(*shape: int) -> np.ndarray:
-    return rng.standard_normal(shape, dtype=np.float32)
-
-
-def time_interleaved(sides: dict[str, Callable[[int], None]], repeats: int) -> dict[str, tuple[float, float]]:
-    """Median and spread of each side, in µs a call; the argument counts up, to rotate weights."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    counts = dict.fromkeys(sides, 1)
-    for name, side in sides.items():
-        begin = time.perf_counter()
-        side(0)
-        once = time.perf_counter() - begin
-        counts[name] = max(1, min(200, int(0.02 / max(once, 1e-6))))
-    index = itertools.count()
-    for _ in range(repeats):
-        for name, side in sides.items():
-            begin = time.perf_counter()
-            for _ in range(counts[name]):
-                side(next(index))
-            times[name].append((time.perf_counter() - begin) / counts[name] * 1e6)
-    found = {}
-    for name, values in times.items():
-        deciles = statistics.quantiles(values, n=10, method="inclusive") if len(values) > 1 else [values[0]]
-        found[name] = (statistics.median(values), (deciles[-1] - deciles[0]) / 2)
-    return found
 
 
 def show(case: str, found: dict[str, tuple[float, float]], work: str = "") -> None:
@@ -65,17 +28,6 @@ def show(case: str, found: dict[str, tuple[float, float]], work: str = "") -> No
 
 def check(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> bool:
     return bool(np.abs(got - wanted).max() <= tolerance * np.abs(wanted).max())
-
-
-def bandwidth() -> float:
-    """GB/s of reading memory with torch's threads: the ceiling of everything that isn't in cache."""
-    block = torch.zeros(256 << 18)
-    best = 0.0
-    for _ in range(5):
-        begin = time.perf_counter()
-        block.sum()
-        best = max(best, block.numel() * 4 / (time.perf_counter() - begin) / 1e9)
-    return best
 
 
 def bench_qmatmul(repeats: int, rows: Sequence[int]) -> None:
@@ -119,32 +71,6 @@ def bench_qmatmul(repeats: int, rows: Sequence[int]) -> None:
             show(f"{kind} {out}x{inputs}, {n} rows", found, rate)
 
 
-class Adapters:
-    """Adapters of one rank on all modules of a few layers, scattered over an arena."""
-
-    def __init__(self, ranks: Sequence[int], layers: int) -> None:
-        self.layers = layers
-        layouts = [
-            _core.AdapterLayout(
-                PAGE_BYTES,
-                "bf16",
-                [(layer, m, i, o, rank, 1.0) for layer in range(layers) for m, (i, o) in enumerate(MODULES)],
-            )
-            for rank in ranks
-        ]
-        pages = sum(layout.pages for layout in layouts)
-        # Exponents near 1: random bits would be denormal or infinite.
-        values = torch.from_numpy(normal(pages * PAGE_BYTES // 2)).mul_(0.05).to(torch.bfloat16)
-        self.arena = values.view(torch.uint8).numpy().reshape(pages, PAGE_BYTES).copy()
-        self.table = _core.AdapterTable(len(ranks), PAGE_BYTES, layers, len(MODULES))
-        place = rng.permutation(pages).astype(np.int32)
-        at = 0
-        for slot, layout in enumerate(layouts):
-            self.table.set(slot, slot + 1, layout, place[at : at + layout.pages].copy())
-            at += layout.pages
-        self.bytes = sum(layout.weight_bytes for layout in layouts)
-
-
 def bench_lora(repeats: int) -> None:
     print("\nLoRA, all seven modules of a layer: µs a layer, bytes of A and B against the clock")
     for name, ranks, tokens in [
@@ -160,23 +86,11 @@ def bench_lora(repeats: int) -> None:
         ("1 group x 512 tokens, r=128", [128], 512),
     ]:
         layers = max(1, min(30, (2 * COLD_BYTES) // (sum(ranks) * 20352)))
-        adapters = Adapters(ranks, layers)
-        n = len(ranks) * tokens
-        x = {i: normal(n, i) for i in (576, 1536)}
-        y = {calls: np.zeros((n, sum(MODULES[m][1] for m in calls)), dtype=np.float32) for calls in CALLS}
-        offsets = {calls: [sum(MODULES[m][1] for m in calls[:j]) for j in range(len(calls))] for calls in CALLS}
-        slots = np.arange(len(ranks), dtype=np.int32)
-        groups = (slots, slots + 1, slots * tokens, (slots + 1) * tokens)
-        step = _core.StepAdapters(adapters.arena, adapters.table, *groups)
-
-        def layer(i: int) -> None:
-            for calls in CALLS:
-                _core.lora(y[calls], x[MODULES[calls[0]][0]], (step, i % layers, calls, offsets[calls]))
-
-        found = time_interleaved({"lorad": layer}, repeats)
+        loras = LoraLayers(ranks, tokens, layers)
+        found = time_interleaved({"lorad": loras.layer}, repeats)
         us = found["lorad"][0]
-        flops = 2 * tokens * adapters.bytes / layers / 2
-        show(name, found, f"{adapters.bytes / layers / us / 1e3:6.1f} GB/s {flops / us / 1e3:6.1f} GFLOP/s")
+        flops = 2 * tokens * loras.bytes / 2
+        show(name, found, f"{loras.bytes / us / 1e3:6.1f} GB/s {flops / us / 1e3:6.1f} GFLOP/s")
 
 
 def bench_attention(repeats: int) -> None:

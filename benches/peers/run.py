@@ -1,4 +1,4 @@
-"""Measures lorad beside its peers, interleaved, and prints the table of C1 to C5 and C11.
+"""Measures lorad beside its peers, interleaved, and prints the tables of C1 to C5, C7 and C11 to C13.
 
     python benches/peers/run.py [--only C1,C2] [--peers llama,vllm,peft,lorad] [--repeats 5]
 
@@ -15,9 +15,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import groupby, product
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -26,13 +27,23 @@ from layout import Layout
 from llama_cpp import LlamaCpp
 from lorad_peer import Lorad
 from machine import busy_s, cores, cpu_model, holding, prioritise, used_s
+from memory import MEMORY, measure_memory, print_memory
+from overhead import OVERHEAD, measure_overhead, print_overhead
 from peft_peer import PeftPeer
 from prompts import variant_of
+from ranks import RANKS, measure_ranks, print_ranks
 from serving import Side, process_tree
 from starts import STARTING, STARTS, print_starts, time_starts
 from table import Cell, as_json, print_table
 from vllm_cpu import VllmCpu
 
+SHOWN: dict[str, Callable[[Any, Console], None]] = {
+    RANKS: print_ranks,
+    STARTS: print_starts,
+    OVERHEAD: print_overhead,
+    MEMORY: print_memory,
+}
+"""Figures with tables of their own."""
 SIDES: dict[str, type[Side]] = {"lorad": Lorad, "vllm": VllmCpu, "llama": LlamaCpp, "peft": PeftPeer}
 OTHER_WORK_MAX = 0.08
 """A burst during which other work took more of the machine than this is taken again, twice at most."""
@@ -131,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    figures = [*dict.fromkeys(case.figure for case in CASES), STARTS]
+    figures = [*dict.fromkeys(case.figure for case in CASES), RANKS, STARTS, OVERHEAD, MEMORY]
     parser.add_argument("--only", default=",".join(figures), help="figures, such as C1,C2")
     parser.add_argument("--peers", default=",".join(SIDES), help="sides, such as lorad,llama")
     parser.add_argument("--repeats", type=int, default=5)
@@ -167,20 +178,33 @@ def main() -> None:
             sides = made({side for case in group_cases for side in case.sides})
             say(f"starting {', '.join(sides)} with {adapters or 'no'} adapters")
             cells += measure_group(group_cases, sides, options.repeats, reference, options.lock)
-        starts = time_starts(made(STARTING), options.repeats, say) if STARTS in picked else {}
+        own: dict[str, Any] = {}
+        if RANKS in picked:
+            say(f"{RANKS}: the operator alone")
+            own[RANKS] = measure_ranks(options.repeats, options.threads)
+        if STARTS in picked:
+            own[STARTS] = time_starts(made(STARTING), options.repeats, say)
+        if OVERHEAD in picked:
+            say(f"{OVERHEAD}: `lorad bench`, in process and over HTTP")
+            own[OVERHEAD] = measure_overhead(
+                layout, options.repeats, options.threads, Path(logs) / "bench.json"
+            )
+        if MEMORY in picked:
+            own[MEMORY] = measure_memory(layout, options.repeats, options.threads, Path(logs), say)
         notes += [f"{side.name}: {side.settings()}" for side in made(SIDES).values()]
     worst = max((b.other_work for c in cells for b in c.bursts), default=0.0)
     notes.append(f"Other work during a burst took at most {worst:.0%} of the machine.")
     if cells:
         print_table(cells, [], console)
-    if starts:
-        print_starts(starts, console)
+    for figure, show in SHOWN.items():
+        if figure in own:
+            show(own[figure], console)
     for note in notes:
         console.print(note, markup=False, highlight=False)
-    out = options.json or layout.root / "results.json"
-    found = as_json(cells, notes) | {"start_s": starts}
-    out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    say(f"written to {out}")
+    to = options.json or layout.root / "results.json"
+    found = as_json(cells, notes) | own
+    to.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    say(f"written to {to}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""An adapter as it lies in pages, packed on the host so that paging in is a plain copy."""
+"""An adapter as it lies in pages, packed so that paging in is a plain copy."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import tempfile
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +13,34 @@ from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
+from lorad.models.files import data_folder
+
+FOLDER = "images"
+"""Of the data folder."""
 
 
-class AdapterImage(NamedTuple):
-    """All pages of one adapter and where its tiles lie in them."""
+class AdapterImage:
+    """All pages of one adapter and where its tiles lie in them.
 
-    layout: _core.AdapterLayout
-    data: NDArray[np.uint8]
-    """[pages, page_bytes]"""
+    The pages are in a file without a name, which ends with this object, however the process does. So a thousand
+    registered adapters take no memory of this process: the system's cache has those that are used, as far as it has room,
+    and the disk has all.
+    """
+
+    def __init__(self, layout: _core.AdapterLayout, page_bytes: int, file: IO[bytes]) -> None:
+        """`file` holds the pages, one after the other."""
+        self.layout = layout
+        self._page_bytes = page_bytes
+        self._file = file
+
+    def read(self, first: int, to: NDArray[np.uint8]) -> None:
+        """Copies pages from `first` on to `to`, u8 [pages, page_bytes], contiguous. OSError if the disk fails."""
+        left, at = to.data.cast("B"), first * self._page_bytes
+        while left:
+            count = os.preadv(self._file.fileno(), [left], at)
+            if count == 0:
+                raise OSError(f"an adapter's image ends {len(left)} bytes early")
+            left, at = left[count:], at + count
 
 
 def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
@@ -35,7 +57,19 @@ def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
     data = np.zeros((layout.pages, page_bytes), dtype=np.uint8)
     for lora in checked.modules:
         layout.pack(data, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b))
-    return AdapterImage(layout, data)
+    folder = data_folder() / FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        left = data.data.cast("B")
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        raise reject(
+            "adapter_image",
+            f"adapter {checked.name!r}: its {data.nbytes} bytes can't be kept under {folder}: {error.strerror}",
+        ) from None
+    return AdapterImage(layout, page_bytes, file)
 
 
 def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ adapter_rank            a rank that differs from the config's
 adapter_rank_limit      a rank above --max-lora-rank
 adapter_not_finite      NaN or infinity
 adapter_no_effect       all its products are zero
+adapter_image           no room on the disk for its pages, or too many files open
 """
 
 from __future__ import annotations

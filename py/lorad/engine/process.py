@@ -11,6 +11,7 @@ import gc
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -220,6 +221,9 @@ def build(
 def main(descriptor: int, engine_name: str) -> int:
     """Runs an engine for the front at the other end of `descriptor`."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # An adapter's image is an open file.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)

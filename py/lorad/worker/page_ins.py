@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lorad.adapters.image import AdapterImage
 from lorad.worker.plan import Ints
 
 
@@ -42,8 +43,8 @@ class PageIns:
         """Copies that were started and not yet taken by `finished`."""
         return self._pending
 
-    def start(self, adapter: int, slot: int, pages: Ints, image: NDArray[np.uint8]) -> None:
-        """Begins to copy `image` (u8 [pages, page_bytes]) to `pages`."""
+    def start(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
+        """Begins to copy `image` to `pages`."""
         self._pending += 1
         self._thread.submit(self._copy, adapter, slot, pages, image)
 
@@ -58,14 +59,14 @@ class PageIns:
         """Waits for the copy that runs and ends the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, adapter: int, slot: int, pages: Ints, image: NDArray[np.uint8]) -> None:
+    def _copy(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
         error = None
         try:
             # One copy for each run of neighbouring pages.
             breaks = np.flatnonzero(np.diff(pages) != 1) + 1
             for begin, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(pages)], strict=True):
                 first = int(pages[begin])
-                self._arena[first : first + end - begin] = image[begin:end]
+                image.read(begin, self._arena[first : first + end - begin])
         except Exception as failure:  # the adapter's waiters get the reason; nobody else notices
             error = f"{type(failure).__name__}: {failure}"
         with self._lock:

@@ -135,7 +135,7 @@ class Worker:
     # adapters
 
     def add_adapter(self, adapter: int, tag: int, image: AdapterImage) -> None:
-        """Keeps an adapter's image on the host, to be paged in when a plan says so."""
+        """Keeps an adapter's image, to be paged in when a plan says so."""
         self._adapters[adapter] = Registered(tag, image)
 
     def drop_adapter(self, adapter: int) -> None:
@@ -166,7 +166,7 @@ class Worker:
             self.table.clear(slot)
         for adapter, slot, pages in plan.page_ins():
             self._touch.used((int(pages.max()) + 1) * self.geometry.page_bytes)
-            self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image.data)
+            self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image)
         for line, request, sampling in opened:
             self.lines.open(line, sampling)
             self._line_request[line] = request
