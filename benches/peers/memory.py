@@ -1,4 +1,4 @@
-"""C13: what lorad holds with 1,000 adapters registered, 64 of them in pages; C3: how fast its base is then."""
+"""C13: what lorad holds with 1,000 adapters registered, 64 of them in pages; C3: the base's speed then."""
 
 from __future__ import annotations
 
