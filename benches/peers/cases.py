@@ -57,7 +57,7 @@ class Case:
 
 
 OWN = ("lorad",)
-PREFILL = ("lorad", "vllm", "llama")
+SERVERS = ("lorad", "vllm", "llama")
 CASES = (
     Case("C1", 32, 32, 32),
     Case("C3", 32, 0, 32, sides=OWN),
@@ -66,10 +66,10 @@ CASES = (
     Case("C3", 8, 0, 32, sides=OWN),
     Case("C3", 8, 8, 32, sides=OWN),
     Case("C2", 8, 8, 8, ttft=True),
-    Case("C5", 1, 0, 1, prompt_tokens=PREFILL_TOKENS, new_tokens=1, sides=PREFILL),
-    Case("C5", 1, 1, 1, prompt_tokens=PREFILL_TOKENS, new_tokens=1, sides=PREFILL),
-    Case("C4", 1, 0, 0),
-    Case("C4", 32, 0, 0),
+    Case("C5", 1, 0, 1, prompt_tokens=PREFILL_TOKENS, new_tokens=1, sides=SERVERS),
+    Case("C5", 1, 1, 1, prompt_tokens=PREFILL_TOKENS, new_tokens=1, sides=SERVERS),
+    Case("C4", 1, 0, 0, sides=SERVERS),
+    Case("C4", 32, 0, 0, sides=SERVERS),
 )
 
 

@@ -347,8 +347,9 @@ class DenseMatrix:
     def widen_rows(self, out: NDArray[float32], ids: NDArray[int32]) -> None: ...  # [n, cols]
 
 class QuantMatrix:
-    def __init__(self, kind: str, data: NDArray[uint8], rows: int, cols: int) -> None:
-        """`data`: GGUF blocks of a [rows, cols] tensor; repacked here, not kept."""
+    def __init__(self, kind: str, data: NDArray[uint8], rows: int, cols: int, *, fine: bool = False) -> None:
+        """`data`: GGUF blocks of a [rows, cols] tensor; repacked here, not kept. `fine`: integer products take
+        activations in two terms of 8 bits."""
     @property
     def kind(self) -> str: ...
     @property

@@ -64,10 +64,10 @@ class Decoder:
         self.q_width = config.heads * config.head_dim
         self.kv_width = config.kv_heads * config.head_dim
 
-        def linear(*names: str) -> Linear:
+        def linear(*names: str, fine: bool = False) -> Linear:
             biases = [weights.tensor(f"{name}.bias") for name in names if f"{name}.bias" in shapes]
             parts = [weights.tensor(name) for name in names]
-            return make_linear(parts, biases, operators, dequantize=dequantize)
+            return make_linear(parts, biases, operators, dequantize=dequantize, fine=fine)
 
         def norm(name: str) -> F32:
             return weights.tensor(name).values() + np.float32(config.norm_offset)
@@ -86,7 +86,9 @@ class Decoder:
             cos, sin = everywhere if window is None else local
             return Layer(
                 input_norm=norm(f"{at}.input_norm"),
-                qkv=linear(f"{at}.q_proj", f"{at}.k_proj", f"{at}.v_proj"),
+                # A few channels of attention's input are by far larger than the others: with 8 bits for a block of 32, what
+                # stands beside them would be lost.
+                qkv=linear(f"{at}.q_proj", f"{at}.k_proj", f"{at}.v_proj", fine=True),
                 head_norms=HeadNorms(norm(f"{at}.q_norm"), norm(f"{at}.k_norm"), config.norm_eps)
                 if config.head_norms
                 else None,

@@ -130,9 +130,15 @@ class Biased(Linear):
 
 
 def make_linear(
-    parts: Sequence[RawTensor], biases: Sequence[RawTensor], operators: Operators, *, dequantize: bool
+    parts: Sequence[RawTensor],
+    biases: Sequence[RawTensor],
+    operators: Operators,
+    *,
+    dequantize: bool,
+    fine: bool = False,
 ) -> Linear:
-    """One operator for `parts` stacked along the output (q|k|v, gate|up). `biases`: one for each part, or none.
+    """One operator for `parts` stacked along the output (q|k|v, gate|up). `biases`: one for each part, or none. `fine`:
+    see `_core.QuantMatrix`.
 
     Neighbours of one quantised type are multiplied as they are, together. Files of mixed types are common: llama.cpp's
     Q4_K_M has v in Q6_K in half of the layers.
@@ -144,7 +150,7 @@ def make_linear(
     made: list[tuple[Linear, int]] = []
     for kind, alike in groupby(parts, quantised):
         run = list(alike)
-        linear = _quantised(run, operators) if kind else _chosen(_floats(run), operators)
+        linear = _quantised(run, operators, fine) if kind else _chosen(_floats(run), operators)
         made.append((linear, sum(part.rows for part in run)))
     product = made[0][0] if len(made) == 1 else Stacked(made)
     return Biased(product, np.concatenate([bias.values() for bias in biases])) if biases else product
@@ -154,9 +160,9 @@ def _chosen(weight: torch.Tensor, operators: Operators) -> Linear:
     return Chosen(weight, operators.choose(element_of(weight.dtype), *weight.shape))
 
 
-def _quantised(parts: Sequence[RawTensor], operators: Operators) -> Linear:
-    matrix = _quant_matrix(parts)
-    return Quantised(matrix, operators.choose(matrix.kind, matrix.rows, matrix.cols))
+def _quantised(parts: Sequence[RawTensor], operators: Operators, fine: bool) -> Linear:
+    matrix = _quant_matrix(parts, fine)
+    return Quantised(matrix, operators.choose(matrix.kind, matrix.rows, matrix.cols, fine=fine))
 
 
 def make_embedding(table: RawTensor, operators: Operators, *, dequantize: bool, is_head: bool) -> Embedding:
@@ -176,7 +182,7 @@ def _floats(parts: Sequence[RawTensor]) -> torch.Tensor:
     return torch.cat([part.dequantize() for part in parts])
 
 
-def _quant_matrix(parts: Sequence[RawTensor]) -> _core.QuantMatrix:
+def _quant_matrix(parts: Sequence[RawTensor], fine: bool = False) -> _core.QuantMatrix:
     # Blocks lie within a row, so matrices of one width are stacked by joining their bytes.
     data = np.concatenate([np.asarray(part.raw).reshape(-1) for part in parts])
-    return _core.QuantMatrix(parts[0].kind, data, sum(part.rows for part in parts), parts[0].cols)
+    return _core.QuantMatrix(parts[0].kind, data, sum(part.rows for part in parts), parts[0].cols, fine=fine)

@@ -59,20 +59,20 @@ class Operators:
         self._deterministic, self._one_copy = deterministic, one_copy
         self._file = file or data_folder() / "operators.json"
 
-    def choose(self, element: str, rows: int, cols: int) -> Choice:
-        """For a weight [rows, cols] of `element`: f32, f16, bf16 or one of QUANT_KINDS."""
+    def choose(self, element: str, rows: int, cols: int, *, fine: bool = False) -> Choice:
+        """For a weight [rows, cols] of `element`: f32, f16, bf16 or one of QUANT_KINDS, these perhaps `fine`."""
         if self._deterministic or rows * cols < SMALL or len(candidates(element)) == 1:
             return OWN
-        times = self.times(element, rows, cols)
+        times = self.times(element, rows, cols, fine=fine)
         return fastest(times, one_copy=self._one_copy)
 
-    def times(self, element: str, rows: int, cols: int) -> dict[str, list[float]]:
+    def times(self, element: str, rows: int, cols: int, *, fine: bool = False) -> dict[str, list[float]]:
         """µs of each operator for each of ROWS, measured now unless this machine has measured them before."""
-        name, machine = f"{element} {rows}x{cols}", machine_name()
+        name, machine = f"{element} {rows}x{cols}" + " fine" * fine, machine_name()
         known = self.known()
         found = known.get(machine, {}).get(name)
         if found is None:
-            found = measure(element, rows, cols)
+            found = measure(element, rows, cols, fine=fine)
             known.setdefault(machine, {})[name] = found
             _write(self._file, known)
         return found
@@ -100,9 +100,10 @@ def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
     return Choice(tuple(names))
 
 
-def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
+def measure(element: str, rows: int, cols: int, *, fine: bool = False) -> dict[str, list[float]]:
     """µs of each operator for each of ROWS, medians; the operators take turns."""
-    sides = (_quantised if element in _core.QUANT_KINDS else _floats)(element, rows, cols)
+    quantised = element in _core.QUANT_KINDS
+    sides = _quantised(element, rows, cols, fine) if quantised else _floats(element, rows, cols)
     random = np.random.default_rng(0)
     found: dict[str, list[float]] = {name: [] for name in sides}
     for n in ROWS:
@@ -120,10 +121,11 @@ def _floats(element: str, rows: int, cols: int) -> dict[str, list[Linear]]:
     return {name: [FORMS[name](weight.clone()) for _ in range(copies)] for name in candidates(element)}
 
 
-def _quantised(kind: str, rows: int, cols: int) -> dict[str, list[Linear]]:
+def _quantised(kind: str, rows: int, cols: int, fine: bool) -> dict[str, list[Linear]]:
     columns, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     zeros = np.zeros(rows * cols // columns * block_bytes, dtype=np.uint8)
-    matrices = [_core.QuantMatrix(kind, zeros, rows, cols) for _ in range(max(2, -(-COLD_QUANT_BYTES // zeros.nbytes)))]
+    copies = max(2, -(-COLD_QUANT_BYTES // zeros.nbytes))
+    matrices = [_core.QuantMatrix(kind, zeros, rows, cols, fine=fine) for _ in range(copies)]
     return {name: [QUANT_FORMS[name](matrix) for matrix in matrices] for name in candidates(kind)}
 
 

@@ -74,6 +74,7 @@ impl Case {
         let first = if gate.is_some() { rows / 2 } else { seeded.below(rows.max(2) - 1).max(1) };
         let outputs = [first, (rows - first).max(1)];
         let matrix = QuantMatrix::new(kind, &random_file(&mut seeded, kind, rows, cols), rows, cols).unwrap();
+        let matrix = if seeded.below(3) == 0 { matrix.fine() } else { matrix };
         let adapters = seeded.pick(&[1, 2, 5, 7, 12]);
         let random = Random::new(&mut seeded, cols, outputs, adapters);
         let x = seeded.floats(random.tokens() * cols);

@@ -87,6 +87,36 @@ fn twins_of_random_shapes() {
 }
 
 #[test]
+fn two_terms_keep_what_stands_beside_large_ones() {
+    for seed in 0..48 {
+        let mut seeded = Seeded(seed);
+        let kind = Kind::ALL[seed as usize % Kind::ALL.len()];
+        let (rows, cols) = (1 + seeded.below(70), kind.file_columns() * (1 + seeded.below(4)));
+        let file = random_file(&mut seeded, kind, rows, cols);
+        let matrix = QuantMatrix::new(kind, &file, rows, cols).unwrap();
+        let mut weight = vec![f32::NAN; rows * cols];
+        matrix.dequantize(&mut weight).unwrap();
+        let n = seeded.pick(&[1, 2, 3, 5, 17, 70]);
+        let mut x = seeded.floats(n * cols);
+        x.iter_mut().step_by(32).for_each(|x| *x *= 30.0);
+        let dot =
+            |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
+        let wanted: Vec<f32> = x
+            .chunks_exact(cols)
+            .flat_map(|x| weight.chunks_exact(cols).map(|w| dot(x, w) as f32).collect::<Vec<_>>())
+            .collect();
+        let off = |y: &[f32]| y.iter().zip(&wanted).map(|(y, wanted)| (y - wanted).abs()).sum::<f32>();
+        let one = products(&matrix, &x);
+        let two = products(&matrix.fine(), &x);
+        for (one, two) in one.iter().zip(&two) {
+            // The second term's step is a 254th of the first one's.
+            assert!(off(two) < off(one) / 50.0, "seed {seed}, {kind:?}: {} of {}", off(two), off(one));
+        }
+        close(&two[1], &two[0], 1e-5, &format!("seed {seed}, {kind:?}"));
+    }
+}
+
+#[test]
 fn nothing_saturates() {
     for kind in Kind::ALL {
         let cols = kind.file_columns();

@@ -39,6 +39,10 @@ struct Activations {
 thread_local! {
     static ACTIVATIONS: RefCell<Activations> = RefCell::default();
     static WIDE: RefCell<Vec<Wide>> = RefCell::default();
+    /// What activations' second terms add to a panel's columns.
+    static SECOND: RefCell<Vec<f32>> = RefCell::default();
+    /// What the first term leaves of a row.
+    static LEFT: RefCell<Vec<f32>> = RefCell::default();
     #[cfg(target_arch = "x86_64")]
     static WIDE_PANELS: RefCell<Vec<WidePanel>> = RefCell::default();
 }
@@ -54,21 +58,24 @@ impl QuantMatrix {
     ) -> Result<Vec<usize>, OpError> {
         let (cols, blocks) = (self.cols(), self.cols() / BLOCK);
         let mut job = Job::new(cpu, self, y.len(), x.len(), along, TILED)?;
-        job.panel_rows = panel_rows(cpu.level, job.tokens);
+        let terms = if self.fine { 2 } else { 1 };
+        let rounded = job.tokens * terms;
+        job.panel_rows = panel_rows(cpu.level, rounded);
         let each = blocks * (BLOCK + if job.panel_rows == PANEL_ROWS { 8 } else { 16 });
-        job.tokens_max = (ROUNDED_BYTES / each).max(48) / 48 * 48;
+        job.tokens_max = (ROUNDED_BYTES / terms / each).max(48) / 48 * 48;
         job.panels_max = (PANEL_BYTES / (cols * job.panel_rows)).clamp(1, PANELS_MAX);
-        if job.tokens > PACKED_TOKENS {
+        if rounded > PACKED_TOKENS {
             // Wide panels are widened in steps too, group by group.
             let widening = if job.panel_rows > PANEL_ROWS { job.panel_rows / LANES } else { 0 };
-            job.steps = (widening + job.tokens.min(job.tokens_max).div_ceil(STEP_TOKENS)) * blocks;
+            let multiplying = job.tokens.min(job.tokens_max).div_ceil(STEP_TOKENS) * terms;
+            job.steps = (widening + multiplying) * blocks;
         }
         ACTIVATIONS.with_borrow_mut(|activations| {
-            activations.reserve(job.tokens, blocks);
-            let rounding = activations.rounding(cpu, x, job.tokens, blocks);
+            activations.reserve(rounded, blocks);
+            let rounding = activations.rounding(cpu, x, job.tokens, blocks, self.fine);
             let input = Input { x, in_features: cols, tiles: None };
             job.shrink(input, rounding.tasks, &|task| rounding.run(task));
-            let x = activations.rounded(job.tokens, blocks);
+            let x = activations.rounded(rounded, blocks);
             job.run(y, input, &Integers { matrix: self, level: cpu.level, x });
         });
         Ok(job.end(y))
@@ -107,7 +114,36 @@ impl Product for Integers<'_> {
         to: Target<'_, '_>,
         fetch: &mut Fetch,
     ) {
-        let (kind, packed, x) = (self.matrix.kind(), self.matrix.packed_rows(&rows), &self.x);
+        self.term(slot, &rows, tokens.clone(), to, fetch);
+        if !self.matrix.fine {
+            return;
+        }
+        SECOND.with_borrow_mut(|second| {
+            let (stride, n) = (rows.len(), self.x.tokens / 2);
+            second.resize(second.len().max(tokens.len() * stride), 0.0);
+            let parts = Parts::new(second);
+            let add = Target { y: &parts, at: 0, stride };
+            self.term(slot, &rows, n + tokens.start..n + tokens.end, add, fetch);
+            for (token, add) in second.chunks_exact(stride).take(tokens.len()).enumerate() {
+                // SAFETY: tasks have disjoint panels, that is columns of y.
+                let y = unsafe { to.y.part(to.at + token * to.stride, stride) };
+                y.iter_mut().zip(add).for_each(|(y, add)| *y += add);
+            }
+        });
+    }
+}
+
+impl Integers<'_> {
+    /// The product with these rows of rounded activations.
+    fn term(
+        &self,
+        slot: usize,
+        rows: &Range<usize>,
+        tokens: Range<usize>,
+        to: Target<'_, '_>,
+        fetch: &mut Fetch,
+    ) {
+        let (kind, packed, x) = (self.matrix.kind(), self.matrix.packed_rows(rows), &self.x);
         match self.level {
             Level::Portable => WIDE.with_borrow(|panels| {
                 let panel = panels[slot].view(kind, packed, rows.len());
@@ -147,13 +183,21 @@ impl Activations {
         }
     }
 
-    /// The rounding of x `[n, blocks · 32]`.
-    fn rounding<'a>(&'a mut self, cpu: &'a Cpu, x: &'a [f32], n: usize, blocks: usize) -> Rounding<'a> {
+    /// The rounding of x `[n, blocks · 32]`; `fine`: what that leaves is rounded too, to rows n to 2 n.
+    fn rounding<'a>(
+        &'a mut self,
+        cpu: &'a Cpu,
+        x: &'a [f32],
+        n: usize,
+        blocks: usize,
+        fine: bool,
+    ) -> Rounding<'a> {
         Rounding {
             level: cpu.level,
             x,
             n,
             blocks,
+            fine,
             q: Parts::new(&mut self.q),
             scale: Parts::new(&mut self.scale),
             sum: Parts::new(&mut self.sum),
@@ -174,6 +218,7 @@ struct Rounding<'a> {
     x: &'a [f32],
     n: usize,
     blocks: usize,
+    fine: bool,
     q: Parts<'a, i8>,
     scale: Parts<'a, f32>,
     sum: Parts<'a, f32>,
@@ -183,24 +228,45 @@ struct Rounding<'a> {
 
 impl Rounding<'_> {
     fn run(&self, task: usize) {
-        let (blocks, cols) = (self.blocks, self.blocks * BLOCK);
         for row in self.n * task / self.tasks..self.n * (task + 1) / self.tasks {
-            // SAFETY: tasks have disjoint rows.
-            let to = unsafe {
-                RoundedRow {
-                    q: self.q.part(row * cols, cols),
-                    scale: self.scale.part(row * blocks, blocks),
-                    sum: self.sum.part(row * blocks, blocks),
-                    totals: self.totals.part(row * blocks * 2, blocks * 2),
-                }
-            };
-            let x = &self.x[row * cols..][..cols];
-            #[cfg(target_arch = "x86_64")]
-            if let Some(avx2) = self.level.avx2() {
-                avx2.round_row(x, to);
-                continue;
+            let x = &self.x[row * self.blocks * BLOCK..][..self.blocks * BLOCK];
+            self.round(x, row);
+            if self.fine {
+                LEFT.with_borrow_mut(|left| {
+                    left.clear();
+                    self.leave(x, row, left);
+                    self.round(left, self.n + row);
+                });
             }
-            round_scalar(x, to);
+        }
+    }
+
+    /// Rounds to row `to`.
+    fn round(&self, x: &[f32], to: usize) {
+        let (blocks, cols) = (self.blocks, self.blocks * BLOCK);
+        // SAFETY: tasks have disjoint rows.
+        let to = unsafe {
+            RoundedRow {
+                q: self.q.part(to * cols, cols),
+                scale: self.scale.part(to * blocks, blocks),
+                sum: self.sum.part(to * blocks, blocks),
+                totals: self.totals.part(to * blocks * 2, blocks * 2),
+            }
+        };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx2) = self.level.avx2() {
+            return avx2.round_row(x, to);
+        }
+        round_scalar(x, to);
+    }
+
+    /// What rounding to `row` has left.
+    fn leave(&self, x: &[f32], row: usize, left: &mut Vec<f32>) {
+        let (blocks, cols) = (self.blocks, self.blocks * BLOCK);
+        // SAFETY: this task has written the row.
+        let (q, scale) = unsafe { (self.q.read(row * cols, cols), self.scale.read(row * blocks, blocks)) };
+        for ((x, q), scale) in x.chunks_exact(BLOCK).zip(q.chunks_exact(BLOCK)).zip(scale) {
+            left.extend(x.iter().zip(q).map(|(x, q)| x - scale * f32::from(*q)));
         }
     }
 }

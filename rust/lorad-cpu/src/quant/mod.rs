@@ -35,6 +35,8 @@ const WIDE_ROWS: usize = 32;
 /// A quantised `[rows, cols]` weight.
 pub struct QuantMatrix {
     packed: Packed,
+    /// Activations are rounded in two terms.
+    fine: bool,
 }
 
 /// What else is done to a product while it's near.
@@ -49,7 +51,13 @@ pub struct Along<'a> {
 impl QuantMatrix {
     /// Repacks the blocks of a `[rows, cols]` tensor, `data` being its bytes in a GGUF file.
     pub fn new(kind: Kind, data: &[u8], rows: usize, cols: usize) -> Result<Self, OpError> {
-        Packed::new(kind, data, rows, cols).map(|packed| Self { packed })
+        Packed::new(kind, data, rows, cols).map(|packed| Self { packed, fine: false })
+    }
+
+    /// The same weight, but integer products take activations in two terms of 8 bits, the second being what the first
+    /// leaves: twice the work, for inputs of which a few are so large that nothing is left of their neighbours.
+    pub fn fine(self) -> Self {
+        Self { fine: true, ..self }
     }
 
     /// Number type.

@@ -24,13 +24,22 @@ pub struct QuantMatrix(Matrix);
 #[pymethods]
 impl QuantMatrix {
     #[new]
-    fn new(py: Python<'_>, kind: &str, data: &Bound<'_, PyAny>, rows: usize, cols: usize) -> PyResult<Self> {
+    #[pyo3(signature = (kind, data, rows, cols, *, fine=false))]
+    fn new(
+        py: Python<'_>,
+        kind: &str,
+        data: &Bound<'_, PyAny>,
+        rows: usize,
+        cols: usize,
+        fine: bool,
+    ) -> PyResult<Self> {
         let kind = Kind::from_name(kind).ok_or_else(|| {
             PyValueError::new_err(format!("kind: one of QUANT_KINDS expected, got {kind:?}"))
         })?;
         let data = View::<u8>::new(data, "data")?;
         let data = data.as_slice();
-        py.detach(|| Matrix::new(kind, data, rows, cols)).map(Self).map_err(from_op)
+        let made = py.detach(|| Matrix::new(kind, data, rows, cols)).map_err(from_op)?;
+        Ok(Self(if fine { made.fine() } else { made }))
     }
 
     #[getter]
