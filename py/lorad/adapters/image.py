@@ -23,8 +23,8 @@ class AdapterImage:
     """All pages of one adapter and where its tiles lie in them.
 
     The pages are in a file without a name, which ends with this object, however the process does. So a thousand
-    registered adapters take no memory of this process: the system's cache has those that are used, as far as it has room,
-    and the disk has all.
+    registered adapters take no memory of this process: the system's cache has those that are used, as far as it has
+    room, and the disk has all.
     """
 
     def __init__(self, layout: _core.AdapterLayout, page_bytes: int, file: IO[bytes]) -> None:
@@ -60,7 +60,7 @@ def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
     folder = data_folder() / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - it lives as long as the image
         left = data.data.cast("B")
         while left:
             left = left[file.write(left) :]

@@ -86,8 +86,8 @@ class Decoder:
             cos, sin = everywhere if window is None else local
             return Layer(
                 input_norm=norm(f"{at}.input_norm"),
-                # A few channels of attention's input are by far larger than the others: with 8 bits for a block of 32, what
-                # stands beside them would be lost.
+                # A few channels of attention's input are by far larger than the others: with 8 bits for a block of 32,
+                # what stands beside them would be lost.
                 qkv=linear(f"{at}.q_proj", f"{at}.k_proj", f"{at}.v_proj", fine=True),
                 head_norms=HeadNorms(norm(f"{at}.q_norm"), norm(f"{at}.k_norm"), config.norm_eps)
                 if config.head_norms
