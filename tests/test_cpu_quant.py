@@ -18,19 +18,22 @@ from lorad.kernels.gate_mul import ref as gate_ref
 from lorad.kernels.qmatmul import ref as qmatmul_ref
 
 
-def quantised(rng: np.random.Generator, kind: str, rows: int, cols: int) -> tuple[_core.QuantMatrix, torch.Tensor]:
+def quantised(
+    rng: np.random.Generator, kind: str, rows: int, cols: int, *, fine: bool = False
+) -> tuple[_core.QuantMatrix, torch.Tensor]:
     data = blocks.quantize(normal(rng, rows, cols), kind)
-    matrix = _core.QuantMatrix(kind, np.ascontiguousarray(data).reshape(-1), rows, cols)
+    matrix = _core.QuantMatrix(kind, np.ascontiguousarray(data).reshape(-1), rows, cols, fine=fine)
     return matrix, torch.from_numpy(quants.dequantize(data, GGMLQuantizationType[kind]))
 
 
 @pytest.mark.parametrize("kind", sorted(_core.QUANT_KINDS))
 @pytest.mark.parametrize(("rows", "cols"), [(1, 32), (7, 64), (8, 32), (65, 96), (200, 576), (24, 1536)])
-def test_quantised_products(kind: str, rows: int, cols: int) -> None:
+@pytest.mark.parametrize("fine", [False, True])
+def test_quantised_products(kind: str, rows: int, cols: int, fine: bool) -> None:
     rng = np.random.default_rng(rows)
     columns, _ = blocks.size(kind)
     cols = -(-cols // columns) * columns
-    matrix, weight = quantised(rng, kind, rows, cols)
+    matrix, weight = quantised(rng, kind, rows, cols, fine=fine)
     assert (matrix.kind, matrix.rows, matrix.cols) == (kind, rows, cols)
     whole = nan(rows, cols)
     matrix.dequantize(whole)
@@ -45,7 +48,7 @@ def test_quantised_products(kind: str, rows: int, cols: int) -> None:
             x[1] = 0
         y = nan(n, rows)
         matrix.matmul(y, x)
-        wanted = qmatmul_ref.qmatmul(torch.from_numpy(x), weight)
+        wanted = qmatmul_ref.qmatmul(torch.from_numpy(x), weight, fine=fine)
         close(y, wanted, 5e-6)
         exact = (torch.from_numpy(x).double() @ weight.double().T).float()
         bound = qmatmul_ref.rounding_bound(torch.from_numpy(x), weight).numpy()

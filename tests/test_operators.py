@@ -58,7 +58,7 @@ def test_operators_of_quantised_weights_agree(kind: str) -> None:
 def test_tiles_are_taken_from_their_rows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "has_tiles", lambda: True)
     times = {"own": [1.0, 2.0, 4.0, 8.0, 16.0, 64.0], "tiles": [3.0, 3.0, 4.0, 8.0, 9.0, 30.0]}
-    monkeypatch.setattr(operators, "measure", lambda kind, rows, cols: times)
+    monkeypatch.setattr(operators, "measure", lambda kind, rows, cols, *, fine: times)
     chosen = ("own", "own", "own", "own", "tiles", "tiles")
     assert Operators(file=tmp_path / "o.json").choose("Q4_1", *BIG).names == chosen
     # integers give a row the same bits in any company, tiles begin at a number of rows
@@ -94,8 +94,8 @@ def test_the_fastest_is_taken_and_a_second_form_only_where_it_pays() -> None:
 def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def measure(element: str, rows: int, cols: int) -> dict[str, list[float]]:
-        asked.append((element, rows, cols))
+    def measure(element: str, rows: int, cols: int, *, fine: bool) -> dict[str, list[float]]:
+        asked.append((element, rows, cols, fine))
         return {"own": [2.0] * len(ROWS), "torch_f32": [3.0, 3.0, 3.0, 3.0, 1.0, 1.0]}
 
     monkeypatch.setattr(operators, "measure", measure)
@@ -103,13 +103,17 @@ def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     mixed = Choice(("own", "own", "own", "own", "torch_f32", "torch_f32"))
     assert Operators(file=file).choose("bf16", *BIG) == mixed
     assert Operators(file=file).choose("bf16", *BIG) == mixed
-    assert asked == [("bf16", *BIG)]
+    assert asked == [("bf16", *BIG, False)]
     assert list(Operators(file=file).known()) == [machine_name()]
     assert len(Operators(file=file, one_copy=True).choose("bf16", *BIG).forms) == 1
     # neither a small weight nor the deterministic mode looks at a clock
     assert Operators(file=file).choose("f16", 8, 8) == OWN
     assert Operators(file=file, deterministic=True).choose("f16", *BIG) == OWN
     assert len(asked) == 1
+    # the same weight by twice the work is another one
+    monkeypatch.setattr(operators, "has_tiles", lambda: True)
+    assert Operators(file=file).choose("Q4_0", *BIG, fine=True) == mixed
+    assert asked[1:] == [("Q4_0", *BIG, True)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +121,7 @@ def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ["", "[]", "{}x", '{"a": 3}', '{"a": {"b": {"own": [1.0]}}}', '{"a": {"b": {"magic": [1.0, 1.0, 1.0, 1.0, 1.0]}}}'],
 )
 def test_a_file_that_isnt_ours_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(operators, "measure", lambda element, rows, cols: {"own": [1.0] * len(ROWS)})
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: {"own": [1.0] * len(ROWS)})
     file = tmp_path / "operators.json"
     file.write_text(text)
     assert Operators(file=file).choose("f32", *BIG) == OWN
@@ -125,7 +129,7 @@ def test_a_file_that_isnt_ours_is_measured_anew(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_that_cant_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "measure", lambda element, rows, cols: {"own": [1.0] * len(ROWS)})
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: {"own": [1.0] * len(ROWS)})
     (tmp_path / "file").write_text("")
     assert Operators(file=tmp_path / "file" / "operators.json").choose("f32", *BIG) == OWN
 
@@ -176,7 +180,7 @@ def test_an_embedding_gives_its_rows_exactly(dtype: torch.dtype) -> None:
 
 
 def test_doctor_reports_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "measure", lambda element, rows, cols: {"own": [1.0] * len(ROWS)})
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: {"own": [1.0] * len(ROWS)})
     known = Operators(file=tmp_path / "operators.json")
     assert report(known)["operators"] == {}
     known.choose("f32", *BIG)

@@ -88,6 +88,7 @@ def test_logits_beside_the_same_weights_in_f32(
     folder = wide if tied else make_tiny(tmp_path / "untied", tie_word_embeddings=False, **WIDE)
     path = make_tiny_gguf(folder, tmp_path / "q.gguf", kind, embed=embed, modules=modules)
     weights = GgufWeights(path)
+    head_dim = weights.config.head_dim
     assert all(weights.tensor(name).kind in _core.QUANT_KINDS for name in weights.config.shapes() if "proj" in name)
     assert isinstance(
         make_embedding(weights.tensor("embed"), OPERATORS, dequantize=False, is_head=tied), QuantisedEmbedding
@@ -104,7 +105,8 @@ def test_logits_beside_the_same_weights_in_f32(
     def rounded(self: Own, y: np.ndarray, x: np.ndarray) -> None:
         weight = np.empty((y.shape[1], x.shape[1]), dtype=np.float32)
         self.matrix.widen_rows(weight, np.arange(len(weight), dtype=np.int32))
-        y[:] = qmatmul_ref.qmatmul(torch.from_numpy(x), torch.from_numpy(weight)).numpy()
+        of_attention = y.shape[1] == weights.config.heads * head_dim + 2 * weights.config.kv_heads * head_dim
+        y[:] = qmatmul_ref.qmatmul(torch.from_numpy(x), torch.from_numpy(weight), fine=of_attention).numpy()
 
     monkeypatch.setattr(Own, "product", rounded)
     wanted = [ask(exact, prefix, 1) for prefix in prefixes]

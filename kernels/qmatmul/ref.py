@@ -1,4 +1,7 @@
-"""x Wᵀ with W as it is dequantised and x rounded to 8 bits in blocks of 32: scale = max|x| / 127, ties to even."""
+"""x Wᵀ with W as it is dequantised and x rounded to 8 bits in blocks of 32: scale = max|x| / 127, ties to even.
+
+`fine`: what that leaves is rounded too, and added.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,14 @@ def round_activations(
 def qmatmul(
     x: Tensor,  # f32 [n, cols]
     weight: Tensor,  # f32 [rows, cols], dequantised
+    *,
+    fine: bool = False,
 ) -> Tensor:
     """Returns f32 [n, rows]."""
-    return (round_activations(x).double() @ weight.double().T).float()
+    rounded = round_activations(x).double()
+    if fine:
+        rounded += round_activations(x - rounded.float()).double()
+    return (rounded @ weight.double().T).float()
 
 
 def rounding_bound(

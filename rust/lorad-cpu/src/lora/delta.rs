@@ -1,7 +1,6 @@
-//! What adapters add to y. Few adapters: first s for all of it, then columns of y by whoever makes them. Many adapters: each
-//! by itself, so that its weights are read once and in order: its A beside the product, its B by rows of y that are there.
+//! What adapters add to y: first s for all of it, then columns of y by whoever makes them. Of many adapters see [`super::alone`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ops::Range;
 
 use lorad_blocks::layout::{Chunk, TILE_ROWS};
@@ -18,8 +17,6 @@ use crate::OpError;
 
 /// Rank tiles whose list needs no memory of its own.
 const FEW_TILES: usize = 8;
-/// Columns for which a part of what comes next is fetched.
-const STEP_COLUMNS: usize = 128;
 /// Bundles of shrink tasks that a thread gets.
 const BUNDLES: usize = 4;
 
@@ -32,15 +29,13 @@ struct Scratch {
 
 thread_local! {
     static SCRATCH: Cell<Scratch> = Cell::default();
-    /// s of the one unit that a thread is at.
-    static UNIT: RefCell<Vec<f32>> = RefCell::default();
 }
 
 /// A step's adapters and one product's modules.
 pub struct Delta<'a> {
-    cpu: &'a Cpu,
-    arena: &'a Arena<'a>,
-    units: Units<'a>,
+    pub(super) cpu: &'a Cpu,
+    pub(super) arena: &'a Arena<'a>,
+    pub(super) units: Units<'a>,
     scratch: Scratch,
 }
 
@@ -59,27 +54,6 @@ pub struct Input<'a> {
     pub in_features: usize,
     /// The same in tiles, if they have been made for a product.
     pub tiles: Option<XTiles<'a>>,
-}
-
-/// Units by the rows of y that they add to.
-pub struct Runs {
-    units: Vec<usize>,
-    /// For each run its rows, and where its units end.
-    rows: Vec<(Range<usize>, usize)>,
-    /// What each costs.
-    pub costs: Vec<usize>,
-}
-
-impl Runs {
-    /// Units in the runs before one.
-    fn units_before(&self, run: usize) -> usize {
-        run.checked_sub(1).map_or(0, |run| self.rows[run].1)
-    }
-
-    /// The units of some runs.
-    fn units_of(&self, some: Range<usize>) -> &[usize] {
-        &self.units[self.units_before(some.start)..self.units_before(some.end)]
-    }
 }
 
 /// Columns of y for some tokens, wherever they lie.
@@ -124,16 +98,6 @@ impl<'a> Delta<'a> {
     /// Whether units wait for tiles.
     pub fn has_tiled(&self) -> bool {
         self.units.tiles > 0
-    }
-
-    /// Whether units are taken by themselves.
-    pub fn has_alone(&self) -> bool {
-        self.units.all.iter().any(|unit| unit.alone)
-    }
-
-    /// Whether all are.
-    pub fn is_alone(&self) -> bool {
-        self.units.all.iter().all(|unit| unit.alone)
     }
 
     /// Groups whose tag isn't their slot's.
@@ -219,127 +183,8 @@ impl<'a> Delta<'a> {
         }
     }
 
-    /// The units that are taken by themselves.
-    fn alone(&self) -> impl Iterator<Item = (usize, &Unit<'a>)> {
-        self.units.all.iter().enumerate().filter(|(_, unit)| unit.alone)
-    }
-
-    /// Of those the share that is the first of some parts of about equal cost.
-    pub fn share(&self, of: Range<usize>) -> Vec<usize> {
-        let cost = |unit: &Unit<'_>| unit.cost(unit.span.shape.in_features);
-        let total: usize = self.alone().map(|(_, unit)| cost(unit)).sum();
-        let mut before = 0;
-        let mut part = |unit: &Unit<'_>| {
-            before += cost(unit);
-            (before - cost(unit) / 2) * of.end / total.max(1)
-        };
-        self.alone().filter(|(_, unit)| part(unit) == of.start).map(|(number, _)| number).collect()
-    }
-
-    /// Length of their s.
-    pub fn floats(&self) -> usize {
-        self.units.floats
-    }
-
-    /// Names the A of a unit.
-    pub fn fetch_a(&self, unit: usize, fetch: &mut Fetch) {
-        let unit = &self.units.all[unit];
-        unit.a_chunks().iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
-    }
-
-    /// Names the B of a unit.
-    pub fn fetch_b(&self, unit: usize, fetch: &mut Fetch) {
-        let unit = &self.units.all[unit];
-        unit.b_chunks().iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
-    }
-
-    /// Computes s of a unit that is taken by itself.
-    ///
-    /// # Safety
-    /// Nobody else may use this unit's part of s meanwhile.
-    pub unsafe fn shrink_alone(&self, unit: usize, input: Input<'_>, s: &Parts<'_, f32>) {
-        let unit = &self.units.all[unit];
-        // SAFETY: the caller's promise.
-        let s = unsafe { s.part(unit.s_begin, unit.tokens.len() * unit.rank()) };
-        shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
-    }
-
-    /// Whether anything of what is taken by itself adds to a token's row.
-    pub fn waits(&self, token: usize) -> bool {
-        self.units.waits.get(token).is_some_and(|waits| *waits)
-    }
-
-    /// What is taken by itself, by rows of y.
-    pub fn runs(&self) -> Runs {
-        let mut runs =
-            Runs { units: self.alone().map(|(number, _)| number).collect(), rows: vec![], costs: vec![] };
-        let unit = |number: &usize| &self.units.all[*number];
-        runs.units.sort_by_key(|number| unit(number).tokens.start);
-        for run in runs.units.chunk_by(|a, b| unit(a).tokens.start == unit(b).tokens.start) {
-            let end = runs.rows.last().map_or(0, |(_, end)| *end) + run.len();
-            runs.rows.push((unit(&run[0]).tokens.clone(), end));
-            runs.costs
-                .push(run.iter().map(|number| unit(number).cost(unit(number).span.shape.out_features)).sum());
-        }
-        runs
-    }
-
-    /// Adds to some runs' rows of y; then each run's have `expanded`.
-    ///
-    /// # Safety
-    /// Nobody else may use these rows of y, or write s, meanwhile.
-    pub unsafe fn expand_runs(
-        &self,
-        runs: &Runs,
-        some: Range<usize>,
-        s: &Parts<'_, f32>,
-        to: Target<'_, '_>,
-        fetch: &mut Fetch,
-        expanded: &dyn Fn(Range<usize>),
-    ) {
-        let units = runs.units_of(some.clone());
-        fetch.clear();
-        units.iter().skip(1).for_each(|unit| self.fetch_b(*unit, fetch));
-        let columns = |unit: &usize| self.units.all[*unit].columns().len();
-        fetch.spread(units.iter().map(columns).sum::<usize>().div_ceil(STEP_COLUMNS));
-        let mut at = runs.units_before(some.start);
-        for (tokens, end) in &runs.rows[some] {
-            for unit in &runs.units[at..*end] {
-                let unit = &self.units.all[*unit];
-                let to = Target { at: to.at + tokens.start * to.stride + unit.column, ..to };
-                // SAFETY: the caller's promise; s is complete.
-                unsafe {
-                    let s = s.read(unit.s_begin, unit.tokens.len() * unit.rank());
-                    self.expand_unit(unit, s, 0..unit.columns().len(), unit.tokens.clone(), to, fetch);
-                }
-            }
-            at = *end;
-            expanded(tokens.clone());
-        }
-    }
-
-    /// Computes what a unit adds and adds it, `to` being all of y.
-    ///
-    /// # Safety
-    /// Nobody else may use the elements of y that this unit meets meanwhile.
-    pub unsafe fn run_unit(&self, unit: usize, input: Input<'_>, to: Target<'_, '_>) {
-        let unit = &self.units.all[unit];
-        UNIT.with_borrow_mut(|s| {
-            let length = unit.tokens.len() * unit.rank();
-            if s.len() < length {
-                s.resize(length, 0.0);
-            }
-            let s = &mut s[..length];
-            shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
-            let to = Target { at: to.at + unit.tokens.start * to.stride + unit.column, ..to };
-            let (wanted, rows) = (0..unit.columns().len(), unit.tokens.clone());
-            // SAFETY: the caller's promise.
-            unsafe { self.expand_unit(unit, s, wanted, rows, to, &mut Fetch::default()) }
-        });
-    }
-
     /// Adds to some columns of some rows of a unit.
-    unsafe fn expand_unit(
+    pub(super) unsafe fn expand_unit(
         &self,
         unit: &Unit<'_>,
         s: &[f32],
@@ -396,7 +241,7 @@ impl Drop for Delta<'_> {
 }
 
 /// scale · x · Aᵀ for some rank rows of a unit, for each rank tile `[tokens, rows]`.
-fn shrink_unit(
+pub(super) fn shrink_unit(
     cpu: &Cpu,
     arena: &Arena<'_>,
     unit: &Unit<'_>,

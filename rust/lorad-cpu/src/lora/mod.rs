@@ -6,6 +6,7 @@
 //! ([`crate::quant`]) takes a [`Delta`] along and adds to each part of y right after it has made it.
 #![allow(unsafe_code)] // tasks write disjoint parts of s and y
 
+mod alone;
 pub mod chunk;
 mod delta;
 mod tiling;

@@ -29,7 +29,7 @@ pub(super) struct Unit<'a> {
     pub s_begin: usize,
     /// Computed by tiles.
     pub tiled: bool,
-    /// Taken by itself, from beginning to end, see [`super::delta`].
+    /// Taken by itself, see [`super::alone`].
     pub alone: bool,
 }
 
