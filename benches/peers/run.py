@@ -166,32 +166,39 @@ def main() -> None:
     names = chosen(options.peers, list(SIDES), "--peers")
     cases = sorted((c for c in CASES if c.figure in picked), key=lambda c: -c.registered)
     cells: list[Cell] = []
+    own: dict[str, Any] = {}
     notes = [f"CPU: {cpu_model()}", f"{options.repeats} repeats, sides interleaved"]
-    with tempfile.TemporaryDirectory(prefix="peers-") as logs:
+    to = options.json or layout.root / "results.json"
+
+    def write() -> None:
+        """All there is so far: a run takes an hour, and may be cut short."""
+        to.write_text(json.dumps(as_json(cells, notes) | own, indent=1, ensure_ascii=False) + "\n")
+
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+        logs = Path(folder)
 
         def made(wanted: Collection[str]) -> dict[str, Side]:
-            logged = {name: Path(logs) / f"{name}.log" for name in names if name in wanted}
+            logged = {name: logs / f"{name}.log" for name in names if name in wanted}
             return {name: SIDES[name](layout, options.threads, log) for name, log in logged.items()}
 
+        notes += [f"{side.name}: {side.settings()}" for side in made(SIDES).values()]
+        repeats, threads = options.repeats, options.threads
+        single: dict[str, Callable[[], Any]] = {
+            RANKS: lambda: measure_ranks(repeats, threads),
+            OVERHEAD: lambda: measure_overhead(layout, repeats, threads, logs / "bench.json"),
+            MEMORY: lambda: measure_memory(layout, repeats, threads, logs, say),
+            STARTS: lambda: time_starts(made(STARTING), repeats, say),
+        }
+        for figure in (figure for figure in single if figure in picked):
+            say(figure)
+            own[figure] = single[figure]()
+            write()
         for adapters, group in groupby(cases, key=lambda case: case.registered):
             group_cases = list(group)
             sides = made({side for case in group_cases for side in case.sides})
             say(f"starting {', '.join(sides)} with {adapters or 'no'} adapters")
-            cells += measure_group(group_cases, sides, options.repeats, reference, options.lock)
-        own: dict[str, Any] = {}
-        if RANKS in picked:
-            say(f"{RANKS}: the operator alone")
-            own[RANKS] = measure_ranks(options.repeats, options.threads)
-        if STARTS in picked:
-            own[STARTS] = time_starts(made(STARTING), options.repeats, say)
-        if OVERHEAD in picked:
-            say(f"{OVERHEAD}: `lorad bench`, in process and over HTTP")
-            own[OVERHEAD] = measure_overhead(
-                layout, options.repeats, options.threads, Path(logs) / "bench.json"
-            )
-        if MEMORY in picked:
-            own[MEMORY] = measure_memory(layout, options.repeats, options.threads, Path(logs), say)
-        notes += [f"{side.name}: {side.settings()}" for side in made(SIDES).values()]
+            cells += measure_group(group_cases, sides, repeats, reference, options.lock)
+            write()
     worst = max((b.other_work for c in cells for b in c.bursts), default=0.0)
     notes.append(f"Other work during a burst took at most {worst:.0%} of the machine.")
     if cells:
@@ -201,9 +208,7 @@ def main() -> None:
             show(own[figure], console)
     for note in notes:
         console.print(note, markup=False, highlight=False)
-    to = options.json or layout.root / "results.json"
-    found = as_json(cells, notes) | own
-    to.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write()
     say(f"written to {to}")
 
 
