@@ -27,8 +27,9 @@ import torch
 
 from lorad import Engine, Request, _core
 from lorad.demo.tenant import tenants
+from lorad.models.forms import has_tiles
 from lorad.models.open import open_model
-from lorad.models.operators import ROWS, Choice, Operators
+from lorad.models.operators import ROWS, Choice, Operators, candidates
 from lorad.text.model import load_text_model
 from make_adapter import make_adapter
 from oracle import oracle
@@ -40,6 +41,8 @@ MIXES = int(os.environ.get("LORAD_MIXES", "4"))
 TOKENS = 12
 INT8 = "int8"
 """lorad's integer dot products."""
+TILES = "tiles"
+"""lorad's products of bf16, on CPUs that have tiles; adapters of bf16 go through tiles with them."""
 RANKS = (1, 3, 8, 17, 64)
 
 
@@ -49,12 +52,21 @@ class Way(NamedTuple):
     kind: str
     """Its number type."""
     form: str
-    """The operator of floats, or INT8."""
+    """The operator of floats, INT8 or TILES."""
 
     @property
     def activations(self) -> str:
         """What the activations are rounded to."""
-        return {"torch_bf16": "bf16", INT8: "int8"}.get(self.form, "f32")
+        return {"torch_bf16": "bf16", TILES: "bf16", INT8: "int8"}.get(self.form, "f32")
+
+    @property
+    def adapters(self) -> torch.dtype:
+        """Number type of the adapters."""
+        return torch.bfloat16 if self.form == TILES else torch.float32
+
+    def choose(self, element: str) -> Choice:
+        """The operators of a model's weights, some of which may be of another number type."""
+        return Choice((self.form if self.form in candidates(element) else "own",) * len(ROWS))
 
 
 QUANTISED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
@@ -67,6 +79,7 @@ WAYS = [
     Way("bf16", "torch_f32"),
     Way("bf16", "torch_bf16"),
     *(Way(kind, INT8) for kind in QUANTISED),
+    *(Way(kind, TILES) for kind in QUANTISED if has_tiles()),
 ]
 
 
@@ -119,7 +132,7 @@ class Found(NamedTuple):
         return Found(self.tokens + more.tokens, self.others + more.others, *worst, self.off + more.off)
 
 
-Bases = Callable[[str, int], Base]
+Bases = Callable[[Way, int], Base]
 
 SHAPES: list[tuple[str, dict[str, Any]]] = [
     ("llama", {}),
@@ -135,18 +148,20 @@ GGUF_SHAPES = [shape for shape in SHAPES if shape[0] in ("llama", "qwen2", "qwen
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Bases:
-    """Makes and keeps a base: by number type and index of its shape."""
-    made: dict[tuple[str, int], Base] = {}
+    """Makes and keeps a base: by what it's made of and index of its shape."""
+    made: dict[tuple[str, torch.dtype, int], Base] = {}
 
-    def make(kind: str, index: int) -> Base:
-        if (kind, index) not in made:
-            made[kind, index] = make_base(tmp_path_factory.mktemp("base"), kind, index)
-        return made[kind, index]
+    def make(way: Way, index: int) -> Base:
+        key = way.kind, way.adapters, index
+        if key not in made:
+            made[key] = make_base(tmp_path_factory.mktemp("base"), way, index)
+        return made[key]
 
     return make
 
 
-def make_base(folder: Path, kind: str, index: int) -> Base:
+def make_base(folder: Path, way: Way, index: int) -> Base:
+    kind = way.kind
     shapes = GGUF_SHAPES if kind in QUANTISED else SHAPES
     family, changes = shapes[index % len(shapes)]
     if kind.endswith("_K"):
@@ -157,7 +172,10 @@ def make_base(folder: Path, kind: str, index: int) -> Base:
         reference = make_tiny_dequantised(path, folder / "reference", kind)
         path = make_tiny_gguf(path, folder / "tiny.gguf", kind)
     config = open_model(path).config
-    adapters = {f"r{rank}": make_adapter(folder / f"r{rank}", config, rank=rank, seed=rank) for rank in RANKS}
+    adapters = {
+        f"r{rank}": make_adapter(folder / f"r{rank}", config, rank=rank, seed=rank, dtype=way.adapters)
+        for rank in RANKS
+    }
     return Base(path, reference, adapters, 8 << 20 if kind.endswith("_K") else 2 << 20)
 
 
@@ -174,7 +192,7 @@ def mix(base: Base, way: Way, dice: random.Random) -> Asked:
     ]
     with pytest.MonkeyPatch.context() as patch:
         if way.form != INT8:
-            patch.setattr(Operators, "choose", lambda self, element, rows, cols: Choice((way.form,) * len(ROWS)))
+            patch.setattr(Operators, "choose", lambda self, element, rows, cols, fine=False: way.choose(element))
         return answered(base, dice, prompts)
 
 
@@ -226,7 +244,7 @@ def check(found: Found, tolerance: Tolerance, *about: object) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.kind} {way.form}")
 def test_every_way_of_multiplying_agrees_with_the_reference(bases: Bases, way: Way) -> None:
-    base = bases(way.kind, WAYS.index(way))
+    base = bases(way, WAYS.index(way))
     asked = mix(base, way, random.Random(0))
     check(beside(base, asked), TOLERANCES[way.activations])
     # What a tolerance is worth: the same answers under the adapters of others are far beyond it.
@@ -241,7 +259,7 @@ def test_random_mixes_agree_with_the_reference(bases: Bases, activations: str) -
     for seed in range(MIXES):
         dice = random.Random(seed)
         way = dice.choice(ways)
-        base = bases(way.kind, dice.randrange(len(SHAPES)))
+        base = bases(way, dice.randrange(len(SHAPES)))
         one = beside(base, mix(base, way, dice))
         check(one, TOLERANCES[activations], seed, way)
         found = found.and_(one)
