@@ -122,7 +122,13 @@ class ScriptedEngine:
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         return adapter_info(name)
 
-    async def unload_adapter(self, generation: str) -> None:
+    async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
+        return None
+
+    async def pin_adapter(self, generation: str, pinned: bool) -> None:
+        return None
+
+    async def prewarm_adapter(self, generation: str) -> None:
         return None
 
     async def stats(self) -> Stats:
@@ -226,9 +232,19 @@ class ProcessScript:
         self.adapters[prepared.generation] = prepared
         return prepared
 
-    def unload_adapter(self, generation: str) -> None:
+    def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None:
         if self.adapters.pop(generation, None) is None:
             raise NotFound("no such generation", code="unknown_generation")
+        return None
+
+    def gone(self) -> list[int]:
+        return []
+
+    def pin_adapter(self, generation: str, pinned: bool) -> None:
+        return None
+
+    def prewarm_adapter(self, generation: str) -> None:
+        return None
 
     def has_work(self) -> bool:
         return bool(self.waiting or self.aborted)

@@ -183,7 +183,7 @@ def test_a_slot_with_another_generation_poisons_its_own_row_only(base: Path, ada
     other = engine.add([5, 6, 7], "r8", max_tokens=900, stop_token_ids=())
     while not (victim.tokens and other.tokens):
         engine.step()
-    slot = next(i for i in range(8) if engine.worker.table.tag(i) == int(engine._adapters["r16"].generation[-8:], 16))
+    slot = next(i for i in range(8) if engine.worker.table.tag(i) == int(engine._names["r16"].generation[-8:], 16))
     engine.worker.table.clear(slot)
     tokens = len(other.tokens)
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_a_request_keeps_its_generation_through_an_unload(base: Path, adapters: 
     running = engine.add([9, 8, 7], "r9", max_tokens=10, stop_token_ids=())
     while not running.tokens:
         engine.step()
-    engine.unload_adapter(engine._adapters["r9"].generation)
+    engine.unload_adapter("r9")
     with pytest.raises(NotFound, match="r9"):
         engine.add([9], "r9")
     finish(engine)
@@ -225,14 +225,12 @@ def test_a_reloaded_adapter_answers_as_if_it_were_new(base: Path, tmp_path: Path
     engine, fresh = make(base, {"x": v1}), make(base, {"x": v2})
     old, new = ask(engine)[0], ask(fresh)[0]
     assert old != new and ask(engine) == (old, 39)
-    generation = engine._adapters["x"].generation
     running = engine.add(prompt, "x", max_tokens=8, stop_token_ids=())
     engine.step()
     engine.load_adapter("x", str(v2))
-    engine.unload_adapter(generation)
     assert ask(engine) == (new, 0) and ask(engine) == (new, 39)
     assert running.tokens == old
-    engine.unload_adapter(engine._adapters["x"].generation)
+    engine.unload_adapter("x")
     engine.load_adapter("x", str(v1))
     assert ask(engine) == (old, 0), "what was cached went with the generation"
     engine.close()

@@ -107,7 +107,7 @@ async def test_requests_adapters_and_refusals_cross_the_socket() -> None:
         with pytest.raises(EngineFailure):
             await engine.load_adapter("b", "weird")
         with pytest.raises(NotFound):
-            await engine.unload_adapter("gen-b")
+            await engine.release_adapter("gen-b")
         sinks = [Collector() for _ in range(4)]
         engine.submit(generate(1, [1]), sinks[0])
         engine.submit(generate(2, [ProcessScript.FAILS]), sinks[1])
@@ -116,7 +116,7 @@ async def test_requests_adapters_and_refusals_cross_the_socket() -> None:
         ends = [await sink.ended() for sink in sinks]
         assert sinks[0].tokens == [40, 41, 42, 43, 44] == sinks[2].tokens
         assert [end.reason for end in ends if isinstance(end, Finished)] == ["length", "error", "length", "error"]
-        await engine.unload_adapter("gen-a")
+        await engine.release_adapter("gen-a")
         assert (await engine.stats()).running == 0
 
 

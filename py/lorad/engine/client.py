@@ -33,15 +33,17 @@ from lorad.engine.messages import (
     GetStats,
     LoadAdapter,
     ModelInfo,
+    PinAdapter,
+    PrewarmAdapter,
     Progress,
     Ready,
+    ReleaseAdapter,
     Shutdown,
     Start,
     Stats,
     Step,
     ToEngine,
     ToFront,
-    UnloadAdapter,
 )
 from lorad.errors import EngineFailure, LoradError, Unavailable
 
@@ -187,9 +189,18 @@ class ProcessEngine:
         """Reads, checks and registers an adapter folder."""
         return cast(AdapterInfo, await self._call(lambda call: LoadAdapter(call, name, path)))
 
-    async def unload_adapter(self, generation: str) -> None:
-        """Takes no more requests for a generation and forgets it when its last one has ended."""
-        await self._call(lambda call: UnloadAdapter(call, generation))
+    async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
+        """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when
+        it's drained and forgotten."""
+        await self._call(lambda call: ReleaseAdapter(call, generation, pinned))
+
+    async def pin_adapter(self, generation: str, pinned: bool) -> None:
+        """Keeps a generation in pages, or no longer."""
+        await self._call(lambda call: PinAdapter(call, generation, pinned))
+
+    async def prewarm_adapter(self, generation: str) -> None:
+        """Pages a generation in when there is room."""
+        await self._call(lambda call: PrewarmAdapter(call, generation))
 
     async def stats(self) -> Stats:
         """The engine's counters now."""

@@ -27,6 +27,7 @@ from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import check_sampling, token_ids
 from lorad.engine.costs import read_costs
+from lorad.engine.generations import Generations
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
@@ -84,9 +85,9 @@ class Engine:
             else:
                 self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
-        self._adapters: dict[str, messages.AdapterInfo] = {}
-        self._ids: dict[str, int] = {}
-        self._generations: dict[int, str] = {}
+        self._names: dict[str, messages.AdapterInfo] = {}
+        self._generations = Generations()
+        self._gone: list[int] = []
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -103,9 +104,18 @@ class Engine:
         return PreparedAdapter(checked, build_image(checked, self.worker.geometry.page_bytes), path)
 
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
-        """Makes a prepared adapter servable. The same content again is the same generation, held once."""
+        """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
+        once. Each registration wants a `release_adapter`."""
         checked, image = prepared.checked, prepared.image
-        info = messages.AdapterInfo(
+        held = self._generations.find(checked.generation)
+        if held is None:
+            with refusals():
+                adapter = self.core.register(checked.tag, image.layout.pages, self.weights.config.layers)
+            self.worker.add_adapter(adapter, checked.tag, image)
+            held = self._generations.add(checked.generation, adapter)
+        held.names += 1
+        self.core.remark(f"adapter {held.adapter} is {checked.name}, {checked.generation}")
+        return messages.AdapterInfo(
             name=checked.name,
             generation=checked.generation,
             rank=checked.rank,
@@ -114,37 +124,61 @@ class Engine:
             bytes=checked.bytes,
             path=prepared.path,
         )
-        if checked.generation not in self._ids:
+
+    def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None:
+        """Undoes one registration (`pinned`: and its pin). After the last one no new requests are taken; those that run
+        end on it; then it's forgotten, and the number that this gave is among `gone`. None: others hold it."""
+        if pinned:
+            self.pin_adapter(generation, False)
+        adapter = self._generations.release(generation)
+        if adapter is not None:
+            self.core.unregister(self.now(), adapter)
+        return adapter
+
+    def gone(self) -> list[int]:
+        """Numbers of adapters that were forgotten since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def pin_adapter(self, generation: str, pinned: bool) -> None:
+        """Keeps a generation in pages, for one of its registrations; it's unpinned when the last one gives that up."""
+        held = self._generations.get(generation)
+        pins = max(held.pins + (1 if pinned else -1), 0)
+        if (pins > 0) != (held.pins > 0):
             with refusals():
-                adapter = self.core.register(checked.tag, image.layout.pages, self.weights.config.layers)
-            self.worker.add_adapter(adapter, checked.tag, image)
-            self._ids[checked.generation] = adapter
-            self._generations[adapter] = checked.generation
-        self.core.remark(f"adapter {self._ids[checked.generation]} is {checked.name}, {checked.generation}")
-        self._adapters[checked.name] = info
-        return info
+                self.core.pin(self.now(), held.adapter, pinned)
+        held.pins = pins
+
+    def prewarm_adapter(self, generation: str) -> None:
+        """Pages a generation in as soon as there is room that nobody uses."""
+        with refusals():
+            self.core.prewarm(self.now(), self._generations.get(generation).adapter)
 
     def load_adapter(self, name: str, path: str) -> messages.AdapterInfo:
-        """`prepare_adapter` and `register_adapter` in one."""
-        return self.register_adapter(self.prepare_adapter(name, path))
+        """Reads, checks and registers an adapter folder under `name`, which means it from now on; requests on what it
+        meant before go on."""
+        info = self.register_adapter(self.prepare_adapter(name, path))
+        before = self._names.get(name)
+        self._names[name] = info
+        if before is not None:
+            self.release_adapter(before.generation)
+        return info
 
-    def unload_adapter(self, generation: str) -> None:
-        """No new requests; those that run end on it; then it's forgotten."""
-        adapter = self._ids.pop(generation, None)
-        if adapter is None:
-            raise NotFound(f"generation {generation!r} isn't registered", code="unknown_generation")
-        self._adapters = {name: info for name, info in self._adapters.items() if info.generation != generation}
-        self.core.unregister(self.now(), adapter)
+    def unload_adapter(self, name: str) -> None:
+        """Takes the name away; requests that run end on what it meant."""
+        self.release_adapter(self._named(name).generation)
+        del self._names[name]
+
+    def _named(self, name: str) -> messages.AdapterInfo:
+        if name not in self._names:
+            raise NotFound(f"model {name!r} isn't loaded", code="model_not_found", param="model")
+        return self._names[name]
 
     # requests
 
     def submit(self, request: messages.Generate) -> None:
         """Queues a request; a refusal names what is wrong and changes nothing."""
-        adapter = None
-        if request.generation:
-            adapter = self._ids.get(request.generation)
-            if adapter is None:
-                raise NotFound(f"generation {request.generation!r} isn't registered", code="unknown_generation")
+        adapter = self._generations.get(request.generation).adapter if request.generation else None
         sampling = check_sampling(request.sampling)
         with self._traced(), refusals():
             self.core.add(
@@ -165,8 +199,7 @@ class Engine:
         `sampling`: fields of `messages.Sampling`; greedy unless a temperature is given. Ends at an end-of-text token
         unless `stop_token_ids` says otherwise.
         """
-        if model and model not in self._adapters:
-            raise NotFound(f"model {model!r} isn't loaded", code="model_not_found", param="model")
+        generation = self._named(model).generation if model else ""
         if isinstance(prompt, str):
             ids = self.text_model.chat([{"role": "user", "content": prompt}])
         else:
@@ -180,7 +213,7 @@ class Engine:
                 request.id,
                 ids,
                 messages.Sampling(max_tokens=max_tokens, **sampling),
-                self._adapters[model].generation if model else "",
+                generation,
             )
         )
         self._handles[request.id] = request
@@ -260,7 +293,8 @@ class Engine:
                 finished.append(self._end(subject, str(value), tokens))
             elif kind == "adapter_gone":
                 self.worker.drop_adapter(subject)
-                self._generations.pop(subject, None)
+                self._generations.forget(subject)
+                self._gone.append(subject)
         made = messages.Step(tokens, finished)
         if self._handles:
             for request in {*(token.id for token in tokens), *(end.id for end in finished)} & self._handles.keys():
@@ -333,9 +367,9 @@ class Engine:
             page_ins=found["page_ins"],
             steps=self.steps,
             adapters={
-                self._generations[adapter]: messages.AdapterStats(*values)
-                for adapter, values in found["adapters"].items()
-                if adapter in self._generations
+                generation: messages.AdapterStats(*values)
+                for adapter, values in sorted(found["adapters"].items())
+                if (generation := self._generations.of(adapter)) is not None
             },
         )
 

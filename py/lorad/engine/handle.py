@@ -42,10 +42,18 @@ class EngineHandle(Protocol):
         """Ends a request early; its sink still hears `finished`, maybe after some more tokens. Unknown ids are fine."""
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
-        """Reads, checks and registers an adapter folder."""
+        """Reads, checks and registers an adapter folder. Each load wants a `release_adapter`: the same content loaded
+        twice is one generation that is held twice."""
 
-    async def unload_adapter(self, generation: str) -> None:
-        """Takes no more requests for a generation and forgets it when its last one has ended."""
+    async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
+        """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when
+        it's drained and forgotten."""
+
+    async def pin_adapter(self, generation: str, pinned: bool) -> None:
+        """Keeps a generation in pages, for one of its loads, or no longer."""
+
+    async def prewarm_adapter(self, generation: str) -> None:
+        """Pages a generation in when there is room that nobody uses."""
 
     async def stats(self) -> Stats:
         """The engine's counters now."""

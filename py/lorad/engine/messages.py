@@ -56,15 +56,34 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
-    """Read, check and register an adapter folder; answered by AdapterLoaded or CallFailed."""
+    """Read, check and register an adapter folder; answered by AdapterLoaded or CallFailed. Each AdapterLoaded wants a
+    ReleaseAdapter: the same content loaded twice is one generation that is held twice."""
 
     call: int
     name: str
     path: str
 
 
-class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload"):
-    """Stop admitting a generation, let its requests end, then forget it; answered by CallDone or CallFailed."""
+class ReleaseAdapter(msgspec.Struct, frozen=True, tag="release"):
+    """Undo one load of a generation. The last one stops its admission, lets its requests end, then forgets it, and is
+    answered by CallDone only then; the others at once, or by CallFailed."""
+
+    call: int
+    generation: str
+    pinned: bool = False
+    """It was pinned for this load."""
+
+
+class PinAdapter(msgspec.Struct, frozen=True, tag="pin"):
+    """Keep a generation in pages, or no longer; answered by CallDone or CallFailed."""
+
+    call: int
+    generation: str
+    pinned: bool
+
+
+class PrewarmAdapter(msgspec.Struct, frozen=True, tag="prewarm"):
+    """Page a generation in when there is room; answered by CallDone or CallFailed. Stats tell when it's hot."""
 
     call: int
     generation: str
@@ -80,7 +99,7 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; the front has drained it."""
 
 
-ToEngine = Start | Generate | Abort | LoadAdapter | UnloadAdapter | GetStats | Shutdown
+ToEngine = Start | Generate | Abort | LoadAdapter | ReleaseAdapter | PinAdapter | PrewarmAdapter | GetStats | Shutdown
 
 
 # engine -> front

@@ -37,15 +37,17 @@ from lorad.engine.messages import (
     GetStats,
     LoadAdapter,
     ModelInfo,
+    PinAdapter,
+    PrewarmAdapter,
     Progress,
     Ready,
+    ReleaseAdapter,
     Shutdown,
     Start,
     Stats,
     Step,
     ToEngine,
     ToFront,
-    UnloadAdapter,
 )
 from lorad.errors import EngineFailure, LoradError
 
@@ -70,7 +72,10 @@ class Steppable(Protocol):
         """Reads and checks a folder; runs in another thread than all the rest."""
 
     def register_adapter(self, prepared: Any) -> AdapterInfo: ...
-    def unload_adapter(self, generation: str) -> None: ...
+    def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None: ...
+    def gone(self) -> list[int]: ...
+    def pin_adapter(self, generation: str, pinned: bool) -> None: ...
+    def prewarm_adapter(self, generation: str) -> None: ...
     def step(self) -> Step | None: ...
     def has_work(self) -> bool: ...
     def stats(self) -> Stats: ...
@@ -129,6 +134,8 @@ class Loop:
         self._send = send
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lorad-load")
         self._running = True
+        self._draining: dict[int, int] = {}
+        """The call that each adapter that drains is the answer to, by the adapter's number."""
 
     def run(self) -> None:
         """Runs until the front sends Shutdown."""
@@ -140,6 +147,8 @@ class Loop:
             if not self._running:
                 break
             step = engine.step()
+            if self._draining:
+                self._answer_drained()
             if step is not None and (step.tokens or step.finished):
                 send(step)
             stuck = IDLE_SECONDS if engine.has_work() else None
@@ -158,8 +167,12 @@ class Loop:
                 self._loader.submit(self._prepare, item)
             case Prepared(call, result, error):
                 self._register(call, result, error)
-            case UnloadAdapter(call, generation):
-                self._answer(call, lambda: self._unload(call, generation))
+            case ReleaseAdapter(call, generation, pinned):
+                self._release(call, generation, pinned)
+            case PinAdapter(call, generation, pinned):
+                self._do(call, lambda: self._engine.pin_adapter(generation, pinned))
+            case PrewarmAdapter(call, generation):
+                self._do(call, lambda: self._engine.prewarm_adapter(generation))
             case GetStats(call):
                 self._answer(call, lambda: msgspec.structs.replace(self._engine.stats(), call=call))
             case Shutdown():
@@ -185,9 +198,28 @@ class Loop:
         else:
             self._answer(call, lambda: AdapterLoaded(call, self._engine.register_adapter(prepared)))
 
-    def _unload(self, call: int, generation: str) -> ToFront:
-        self._engine.unload_adapter(generation)
-        return CallDone(call)
+    def _release(self, call: int, generation: str, pinned: bool) -> None:
+        try:
+            adapter = self._engine.release_adapter(generation, pinned=pinned)
+        except LoradError as error:
+            self._send(CallFailed(call, failure_of(error)))
+            return
+        if adapter is None:
+            self._send(CallDone(call))
+        else:
+            self._draining[adapter] = call
+
+    def _answer_drained(self) -> None:
+        for adapter in self._engine.gone():
+            if (call := self._draining.pop(adapter, None)) is not None:
+                self._send(CallDone(call))
+
+    def _do(self, call: int, act: Callable[[], None]) -> None:
+        def done() -> ToFront:
+            act()
+            return CallDone(call)
+
+        self._answer(call, done)
 
     def _answer(self, call: int, act: Callable[[], ToFront]) -> None:
         try:
