@@ -6,9 +6,12 @@ What a request gets is decided by a script: a function from the request to the t
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from lorad.config import EngineConfig
@@ -25,7 +28,7 @@ from lorad.engine.messages import (
     Token,
     TokenLogprobs,
 )
-from lorad.errors import AdapterRejected, LoradError, NotFound
+from lorad.errors import AdapterRejected, LoradError, NotFound, Overloaded
 
 Script = Callable[[Generate], list[int]]
 
@@ -95,6 +98,15 @@ class ScriptedEngine:
         self.refuse: LoradError | None = None
         self.stats_now: Stats | None = None
         self.cached_tokens = 0
+        self.held: Counter[str] = Counter()
+        """Loads of each generation that weren't given back."""
+        self.pins: Counter[str] = Counter()
+        self.hot: set[str] = set()
+        self.pause = 0.0
+        """Of a load."""
+        self.bad = ""
+        """A file with this text makes a load fail."""
+        self.pins_max = 2
         self._running: dict[int, tuple[Running, Sink]] = {}
         self._ended: dict[int, Sink] = {}
         self._task: asyncio.Task[None] | None = None
@@ -120,21 +132,41 @@ class ScriptedEngine:
                 self._task = asyncio.create_task(self._go_on())
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
-        return adapter_info(name)
+        """What's in the folder names the generation."""
+        content = b"".join(file.read_bytes() for file in sorted(Path(path).iterdir()) if file.name[0] != ".")
+        await asyncio.sleep(self.pause)
+        if self.bad and self.bad.encode() in content:
+            raise AdapterRejected(f"adapter {name!r}: it's {self.bad}", code="adapter_rank")
+        info = adapter_info(name, "gen-" + hashlib.sha256(content).hexdigest()[:8])
+        self.held[info.generation] += 1
+        return info
 
     async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
-        return None
+        assert self.held[generation] > 0
+        self.held[generation] -= 1
+        self.pins[generation] -= pinned
+        if not self.held[generation]:
+            del self.held[generation]
+            while any(running.request.generation == generation for running, _ in self._running.values()):
+                await asyncio.sleep(0.001)
+            self.hot.discard(generation)
 
     async def pin_adapter(self, generation: str, pinned: bool) -> None:
-        return None
+        assert self.held[generation] > 0
+        if pinned and sum(self.pins.values()) >= self.pins_max:
+            raise Overloaded(f"at most {self.pins_max} pins", code="pins_full")
+        self.pins[generation] += 1 if pinned else -1
 
     async def prewarm_adapter(self, generation: str) -> None:
-        return None
+        assert self.held[generation] > 0
+        if "cold" not in self.bad:
+            self.hot.add(generation)
 
     async def stats(self) -> Stats:
         if self.fault is not None:
             raise self.fault
-        return self.stats_now or empty_stats(running=len(self._running))
+        states = {generation: AdapterStats("hot", 0, 0, 3) for generation in self.hot}
+        return self.stats_now or empty_stats(running=len(self._running), adapters=states)
 
     def step(self) -> None:
         """One token for each running request."""
@@ -190,6 +222,8 @@ def empty_stats(*, running: int = 0, waiting: int = 0, adapters: dict[str, Adapt
         preemptions=0,
         evictions=0,
         page_ins=1,
+        page_in_bytes=1000,
+        page_in_seconds=0.001,
         steps=1,
         adapters=adapters or {},
     )

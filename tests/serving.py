@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -14,6 +14,8 @@ from aiohttp import web
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from lorad.config import ServerConfig
+from lorad.control.manager import AdapterManager
+from lorad.control.routes import ControlRoutes
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
 from lorad.text.model import TextModel
@@ -121,6 +123,7 @@ async def serving(
     *,
     adapters: tuple[str, ...] = ("devil", "org/name:v2"),
     in_flight_max: int = 1000,
+    control: Callable[[Registry, Front, ServerConfig], Awaitable[AdapterManager]] | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
     """A server with a base named `base` and some adapters."""
@@ -139,7 +142,8 @@ async def serving(
         now=lambda: 1700000000.5,
         new_id=lambda: f"{next(numbers):04d}",
     )
-    runner = web.AppRunner(make_app(front), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+    routes = None if control is None else ControlRoutes(await control(registry, front, config), engine)
+    runner = web.AppRunner(make_app(front, routes), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -53,7 +53,7 @@ async def test_a_client_that_leaves_frees_all_it_held(path: str, stream: bool, n
         await until(lambda: client.engine.running == 0)
         assert len(client.engine.aborted) == n
         await until(lambda: client.front.gate.inside == 0)
-        assert not client.front.generations
+        assert not len(client.front.in_flight)
         client.engine.auto = True
         client.engine.script = lambda request: list(request.prompt)
         await client.alive()
@@ -226,7 +226,7 @@ async def test_a_slow_reader_holds_nothing_in_the_engine_and_is_cut_in_the_end(m
         await until(lambda: client.engine.running == 0, seconds=20)
         client.engine.script = lambda request: list(request.prompt)
         await client.alive()
-        await until(lambda: not client.front.generations, seconds=10)
+        await until(lambda: not len(client.front.in_flight), seconds=10)
         writer.close()
 
 

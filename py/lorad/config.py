@@ -61,6 +61,12 @@ class EngineConfig:
     )
     max_loras: int = option(0, "distinct adapters in one step; 0: no limit but --max-num-seqs", low=0, high=4096)
     max_lora_rank: int = option(256, "adapters above this rank are refused; reserves nothing", low=1, high=4096)
+    max_pinned_bytes: int = option(
+        0,
+        "bytes of the page pool that pinned adapters may take; so much less is left for one adapter and its sequence",
+        low=0,
+        high=machine_memory,
+    )
     enable_prefix_caching: bool = option(
         True, "compute a beginning once for requests of the same tenant and adapter that share it"
     )
@@ -107,6 +113,24 @@ class ServerConfig:
     served_model_name: str = option("", "public name of the base; default: `smollm2` or the file's own name")
     lora_modules: list[str] = option([], "adapters to serve", metavar="NAME=PATH")
     api_key: str = option("", "key that every route but /health wants; default: none")
+    control_key: str = option("", "key that the control endpoints want; default: they are off")
+    state_file: str = option(
+        "", "SQLite file with what the control endpoints were asked for; default: state.sqlite in the data folder"
+    )
+    adapter_roots: list[str] = option(
+        [], "folders below which the control endpoints may load local adapters; default: none", metavar="FOLDER"
+    )
+    adapter_schemes: list[str] = option(
+        [], "remote sources that they may load: hf, s3, gs, az, https, http; default: none", metavar="SCHEME"
+    )
+    adapter_prefixes: list[str] = option(
+        [], "if given, remote sources must lie below one of these, as in s3://bucket/folder", metavar="PREFIX"
+    )
+    adapter_bytes_max: int = option(4 << 30, "files of one adapter together, at most", low=1)
+    adapter_fetch_seconds: float = option(600.0, "how long bringing one adapter may take", low=1, high=YEAR_SECONDS)
+    adapter_cache_bytes: int = option(
+        20 << 30, "disk that adapters' files may take in the data folder; those that are loaded stay", low=1
+    )
     chat_template: str = option("", "file with a Jinja chat template instead of the model's own")
     body_bytes_max: int = option(8 << 20, "longest request body", low=1024)
     drain_seconds: float = option(

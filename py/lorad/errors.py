@@ -3,6 +3,7 @@
 LoradError
  ├── InvalidRequest        400  a field of a request: `param`, the limit and the value are in the message
  ├── NotFound              404  no such model, request or route
+ ├── Conflict              409  what is there already stands against it
  ├── AdapterRejected       400  an adapter file or config that can't be applied in full
  ├── ModelRejected         400  a base model file that can't be served
  ├── Overloaded            429  the queue is full; `retry_after_s` says when to come back
@@ -49,6 +50,13 @@ class NotFound(LoradError):
 
     status = 404
     kind = "not_found_error"
+
+
+class Conflict(LoradError):
+    """What is there already stands against it."""
+
+    status = 409
+    kind = "conflict_error"
 
 
 class AdapterRejected(LoradError):
@@ -106,6 +114,7 @@ KINDS: dict[str, type[LoradError]] = {
     for kind in (
         InvalidRequest,
         NotFound,
+        Conflict,
         AdapterRejected,
         ModelRejected,
         Overloaded,

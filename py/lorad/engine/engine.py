@@ -365,6 +365,8 @@ class Engine:
             preemptions=found["preemptions"],
             evictions=found["evictions"],
             page_ins=found["page_ins"],
+            page_in_bytes=self.worker.page_ins.bytes,
+            page_in_seconds=self.worker.page_ins.seconds,
             steps=self.steps,
             adapters={
                 generation: messages.AdapterStats(*values)

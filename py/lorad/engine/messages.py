@@ -223,6 +223,9 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     preemptions: int
     evictions: int
     page_ins: int
+    page_in_bytes: int
+    page_in_seconds: float
+    """What those took, one after the other."""
     steps: int
     adapters: dict[str, AdapterStats]
     """By generation."""

@@ -42,6 +42,7 @@ OPTIONS: dict[str, tuple[str, float]] = {
     "wait_us_max": ("wait_seconds_max", 1e6),
     "urgent_after_us": ("urgent_after_seconds", 1e6),
     "rows_reserved": ("reserved_seqs", 1),
+    "pinned_pages_max": ("max_pinned_bytes", 1),
 }
 """Limit of the core to the option that it comes from and how many of its units make one of the option's."""
 

@@ -18,22 +18,22 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from lorad.config import ServerConfig
+from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
 from lorad.errors import InvalidRequest, LoradError, Unavailable
 from lorad.server.auth import key_check
-from lorad.server.decode import check_content_type, decode
+from lorad.server.body import read_body
+from lorad.server.decode import decode
 from lorad.server.failures import INTERNAL, Handler, error_event, errors_as_json, json_response, log
 from lorad.server.fields import unsupported
 from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Head
 from lorad.server.gate import Gate
 from lorad.server.generation import Generation
+from lorad.server.in_flight import InFlight
 from lorad.server.metrics import Metrics
 from lorad.server.registry import Registry, Target
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
 from lorad.text.model import TextModel
-
-BODY_SECONDS = 60.0
-"""How long a client may take to send its body."""
 
 WRITE_SECONDS = 120.0
 """How long a client may leave a full socket unread before its connection is cut. The engine doesn't wait for it: tokens
@@ -78,7 +78,7 @@ class Front:
         self.config = config
         self.gate = Gate(in_flight_max)
         self.metrics = Metrics(registry, self.gate)
-        self.generations: set[Generation] = set()
+        self.in_flight = InFlight()
         self._now = now
         self._new_id = new_id
         self._request_ids = itertools.count(1)
@@ -94,7 +94,7 @@ class Front:
     def cut(self) -> None:
         """Ends what still runs with an error that its clients see."""
         error = Unavailable("the server stopped before the answer was complete", code="draining")
-        for generation in list(self.generations):
+        for generation in self.in_flight:
             generation.fail(error)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Front:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         began = asyncio.get_running_loop().time()
-        body = decode(await _body(request), ChatRequest, _CHAT_DEFAULTS)
+        body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         target = self.registry.resolve(ask.model)
         with self.gate.passing(ask.n):
@@ -148,7 +148,7 @@ class Front:
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         began = asyncio.get_running_loop().time()
-        body = decode(await _body(request), CompletionRequest, _COMPLETION_DEFAULTS)
+        body = decode(await read_body(request), CompletionRequest, _COMPLETION_DEFAULTS)
         ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         target = self.registry.resolve(ask.model)
         with self.gate.passing(ask.n * len(prompts)):
@@ -212,7 +212,8 @@ class Front:
             field=prompts.field,
             began=prompts.began,
         )
-        self.generations.add(generation)
+        self.in_flight.add(generation)
+        self.registry.use(target.name)
         try:
             generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
             if ask.stream:
@@ -222,7 +223,7 @@ class Front:
         finally:
             # A client that left, an error, or simply the end: nothing of this request stays in the engine.
             generation.close()
-            self.generations.discard(generation)
+            self.in_flight.discard(generation)
 
     async def _stream(self, request: web.Request, generation: Generation, form: Format) -> web.StreamResponse:
         # Until the first news nothing is sent, so that a refusal by the engine still has its own status.
@@ -252,12 +253,18 @@ class Front:
         return response
 
 
-def make_app(front: Front) -> web.Application:
-    """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed."""
+def make_app(front: Front, control: ControlRoutes | None = None) -> web.Application:
+    """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed.
+
+    Without `control` its routes are refused.
+    """
+    keys = key_check(front.config.api_key, front.config.control_key)
     app = web.Application(
         client_max_size=front.config.body_bytes_max,
-        middlewares=[_counted(front), errors_as_json, key_check(front.config.api_key)],  # type: ignore[list-item]
+        middlewares=[_counted(front), errors_as_json, keys],  # type: ignore[list-item]
     )
+    if control is not None:
+        control.add_to(app)
     app.router.add_get("/health", front.health)
     app.router.add_get("/version", front.version)
     app.router.add_get("/metrics", front.prometheus)
@@ -284,15 +291,6 @@ def _counted(front: Front) -> Any:
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:
     # aiohttp's own value tells the versions of everything.
     response.headers["Server"] = "lorad"
-
-
-async def _body(request: web.Request) -> bytes:
-    check_content_type(request.headers.get("Content-Type", ""))
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            return await request.read()
-    except TimeoutError:
-        raise InvalidRequest(f"the body didn't arrive within {BODY_SECONDS:g} s", code="body_timeout") from None
 
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:

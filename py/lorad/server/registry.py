@@ -1,6 +1,7 @@
 """Names to what serves them. One registry for all endpoints, right as soon as a call has answered.
 
-Names are opaque and matched exactly. A name is the base or one adapter, never both; an unknown name is nobody's.
+Names are opaque and matched exactly. A name is the base, one adapter or an alias of one, never two of them; an unknown
+name is nobody's.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Registry:
         self._now = now
         self._created = int(now())
         self._adapters: dict[str, Entry] = {}
+        self._aliases: dict[str, str] = {}
+        self._used: dict[str, float] = {}
         self._on_withdrawn: list[Callable[[str], None]] = []
 
     @property
@@ -57,7 +60,8 @@ class Registry:
         return {name: entry.info for name, entry in self._adapters.items()}
 
     def resolve(self, name: str) -> Target:
-        """What `name` means now."""
+        """What `name` means now; of an alias, what it stands for, by its own name."""
+        name = self._aliases.get(name, name)
         entry = self._adapters.get(name)
         if entry is not None:
             return Target(name, entry.info.generation, entry.info.generation, self._tokens_max(entry.info))
@@ -75,6 +79,8 @@ class Registry:
             raise InvalidRequest(f"an adapter's name has no control characters: {name!r}", code="adapter_name")
         if name in self._base_names:
             raise InvalidRequest(f"{name!r} is the base model's name", code="adapter_name")
+        if name in self._aliases:
+            raise InvalidRequest(f"{name!r} is an alias of {self._aliases[name]!r}", code="adapter_name")
 
     def publish(self, info: AdapterInfo) -> AdapterInfo | None:
         """Lets a name mean this adapter from now on; gives the one that it meant before."""
@@ -86,11 +92,39 @@ class Registry:
     def withdraw(self, name: str) -> AdapterInfo:
         """Takes an adapter's name away."""
         entry = self._adapters.pop(name, None)
+        self._used.pop(name, None)
         if entry is None:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
         for listener in self._on_withdrawn:
             listener(name)
         return entry.info
+
+    def use(self, name: str) -> None:
+        """A request for an adapter has been admitted."""
+        if name in self._adapters:
+            self._used[name] = self._now()
+
+    def last_used(self, name: str) -> float | None:
+        """When that was last, in seconds since 1970."""
+        return self._used.get(name)
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """What each alias stands for. That may have no adapter at the moment: then the alias is unknown too."""
+        return dict(self._aliases)
+
+    def set_alias(self, alias: str, target: str) -> None:
+        """Lets `alias` stand for the adapter named `target` from now on, in place of what it stood for."""
+        if self._aliases.get(alias) is None:
+            self.check_name(alias)
+        if alias in self._adapters:
+            raise InvalidRequest(f"{alias!r} is an adapter's name", code="adapter_name")
+        self._aliases[alias] = target
+
+    def remove_alias(self, alias: str) -> None:
+        """Takes an alias away."""
+        if self._aliases.pop(alias, None) is None:
+            raise NotFound(f"The alias {alias[:NAME_LENGTH_MAX]!r} does not exist", code="alias_not_found")
 
     def on_withdrawn(self, listener: Callable[[str], None]) -> None:
         """Calls `listener(name)` whenever an adapter's name is taken away."""
@@ -100,12 +134,13 @@ class Registry:
         """All models in OpenAI's form; `root` and `parent` name the base."""
         models = [self._base_card(name) for name in self._base_names]
         models += [self._adapter_card(name, entry) for name, entry in self._adapters.items()]
+        aliases = ((alias, self._adapters.get(target)) for alias, target in self._aliases.items())
+        models += [self._adapter_card(alias, entry) for alias, entry in aliases if entry is not None]
         return models
 
     def card(self, name: str) -> dict[str, Any]:
         """One model in OpenAI's form."""
-        self.resolve(name)
-        entry = self._adapters.get(name)
+        entry = self._adapters.get(self.resolve(name).name)
         return self._base_card(name) if entry is None else self._adapter_card(name, entry)
 
     def _tokens_max(self, info: AdapterInfo) -> int:
@@ -132,7 +167,7 @@ class Registry:
             "created": entry.created,
             "owned_by": "lorad",
             "root": self.base_name,
-            "parent": self.base_name,
+            "parent": self.base_name if name == entry.info.name else entry.info.name,
             "max_model_len": self._tokens_max(entry.info),
             "generation": entry.info.generation,
             "rank": entry.info.rank,

@@ -20,13 +20,24 @@ from typing import Any
 from aiohttp import web
 
 from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
+from lorad.control.manager import AdapterManager
+from lorad.control.routes import ControlRoutes
 from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
+from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterInfo, Progress
 from lorad.errors import ModelRejected, Unavailable
+from lorad.models.files import data_folder
 from lorad.server.app import Front, make_app
+from lorad.server.in_flight import InFlight
 from lorad.server.registry import Registry
-from lorad.text.model import TextModel, load_text_model
+from lorad.sources.cache import AdapterCache
+from lorad.sources.policy import SourcePolicy
+from lorad.store.state import StateFile
+from lorad.text.model import load_text_model
+
+STATE_FILE, ADAPTERS = "state.sqlite", "adapters"
+"""In the data folder."""
 
 CUT_SECONDS = 2.0
 """After the deadline: how long error events may take to reach their clients."""
@@ -43,13 +54,17 @@ class Server:
         engine: str = DEFAULT_ENGINE,
         on_progress: Callable[[Progress], None] | None = None,
         on_adapter: Callable[[AdapterInfo], None] = lambda info: None,
+        on_restored: Callable[[str, int, int], None] = lambda name, done, total: None,
     ) -> None:
+        """`on_restored`: called with each name that a restart brings back, how many it has and how many there are."""
         path, self._name = resolve_model(engine_config.model)
         self._engine_config = dataclasses.replace(engine_config, model=str(path))
         self._config = server_config
         self._on_adapter = on_adapter
+        self._on_restored = on_restored
         self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress)
         self.front: Front | None = None
+        self.manager: AdapterManager | None = None
         self.address = ""
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
@@ -72,8 +87,17 @@ class Server:
                     code="tokenizer_vocab",
                 )
             registry = Registry([self._config.served_model_name or self._name], model)
+            config = self._engine_config
+            self.front = Front(
+                self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
+            )
+            if self._config.control_key:
+                self.manager = await asyncio.to_thread(
+                    make_manager, self.engine, registry, self.front.in_flight, self._config
+                )
+                await self.manager.restore(self._on_restored)
             await self._load(registry, modules)
-            await self._listen(text, registry)
+            await self._listen(self.front)
         except BaseException as error:
             await self._abandon()
             raise _first(error) from None
@@ -97,19 +121,23 @@ class Server:
         await self._abandon()
 
     async def _load(self, registry: Registry, modules: dict[str, str]) -> None:
+        known = set() if self.manager is None else {record.name for record in self.manager.records}
         for name, path in modules.items():
+            if name in known:  # it was reloaded while a server ran; that was asked for later than the option
+                continue
             registry.check_name(name)
             info = await self.engine.load_adapter(name, str(Path(path).expanduser()))
             registry.publish(info)
+            if self.manager is not None:
+                self.manager.adopt(name, path, info)
             self._on_adapter(info)
 
-    async def _listen(self, text: TextModel, registry: Registry) -> None:
+    async def _listen(self, front: Front) -> None:
         assert self._socket is not None
-        config = self._engine_config
-        front = Front(self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting)
-        self.front = front
+        control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
+        app = make_app(front, control)
         runner = web.AppRunner(
-            make_app(front), handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
         )
         self._runner = runner
         await runner.setup()
@@ -123,9 +151,33 @@ class Server:
             self._runner = None
         if self.front is not None:
             self.front.close()
+        if self.manager is not None:
+            await self.manager.close()
         await self.engine.stop()
         if self._socket is not None:
             self._socket.close()
+
+
+def make_manager(
+    handle: EngineHandle,
+    registry: Registry,
+    in_flight: InFlight,
+    config: ServerConfig,
+    *,
+    folder: Path | None = None,
+) -> AdapterManager:
+    """The manager that a server's options ask for, with its state file and adapter cache in a data folder."""
+    folder = folder or data_folder()
+    path = Path(config.state_file).expanduser() if config.state_file else folder / STATE_FILE
+    policy = SourcePolicy(
+        roots=tuple(Path(root).expanduser().absolute() for root in config.adapter_roots),
+        schemes=frozenset(config.adapter_schemes),
+        prefixes=tuple(config.adapter_prefixes),
+        bytes_max=config.adapter_bytes_max,
+        seconds_max=config.adapter_fetch_seconds,
+    )
+    cache = AdapterCache(folder / ADAPTERS, config.adapter_cache_bytes)
+    return AdapterManager(handle, registry, in_flight, StateFile(path, handle.model.digest), cache, policy)
 
 
 def serve(

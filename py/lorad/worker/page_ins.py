@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -37,6 +38,10 @@ class PageIns:
         self._lock = threading.Lock()
         self._finished: list[PageIn] = []
         self._pending = 0
+        self.bytes = 0
+        """Copied by now."""
+        self.seconds = 0.0
+        """That took."""
 
     @property
     def pending(self) -> int:
@@ -60,7 +65,7 @@ class PageIns:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _copy(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
-        error = None
+        error, began = None, time.perf_counter()
         try:
             # One copy for each run of neighbouring pages.
             breaks = np.flatnonzero(np.diff(pages) != 1) + 1
@@ -69,6 +74,9 @@ class PageIns:
                 image.read(begin, self._arena[first : first + end - begin])
         except Exception as failure:  # the adapter's waiters get the reason; nobody else notices
             error = f"{type(failure).__name__}: {failure}"
+        else:
+            self.bytes += pages.size * self._arena.shape[1]
+            self.seconds += time.perf_counter() - began
         with self._lock:
             self._finished.append(PageIn(adapter, slot, pages, error))
         self._on_finish()

@@ -1,0 +1,385 @@
+"""`AdapterManager`: which names a running server has. Loads, reloads and unloads by turns of a name, pins, aliases.
+
+A load: written down as asked for → content in the cache → read, checked and registered by the engine → written down as
+in force → the name switched to it in one go → what it meant before drains. A failure leaves all as it was.
+An unload: the name taken away → written down → drained, within a time if one was given → forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from lorad.control.operation import Operation, Operations
+from lorad.control.rates import Rate
+from lorad.control.record import Record
+from lorad.engine.handle import EngineHandle
+from lorad.engine.messages import AdapterInfo
+from lorad.errors import Conflict, EngineFailure, InvalidRequest, LoradError, NotFound, Unavailable
+from lorad.server.in_flight import InFlight
+from lorad.server.registry import NAME_LENGTH_MAX, Registry
+from lorad.sources.cache import AdapterCache, Entry
+from lorad.sources.policy import SourcePolicy
+from lorad.sources.source import parse_source
+from lorad.store.state import StateFile
+
+log = logging.getLogger("lorad.server")
+
+FETCHES_MAX = 4
+"""Sources that are read at once."""
+
+T = TypeVar("T")
+
+
+class AdapterManager:
+    """Lives on the event loop; whatever blocks is on threads."""
+
+    def __init__(
+        self,
+        handle: EngineHandle,
+        registry: Registry,
+        in_flight: InFlight,
+        state: StateFile,
+        cache: AdapterCache,
+        policy: SourcePolicy,
+    ) -> None:
+        self.registry = registry
+        self.operations = Operations()
+        self._handle = handle
+        self._in_flight = in_flight
+        self._state = state
+        self._cache = cache
+        self._policy = policy
+        self._records: dict[str, Record] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._check_rate = Rate()
+        self._fetch_rate = Rate()
+        self._fetches = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="lorad-fetch")
+        # One thread: the state file's changes have an order, and SQLite's connection one user.
+        self._writes = ThreadPoolExecutor(1, thread_name_prefix="lorad-state")
+
+    # what is there
+
+    @property
+    def records(self) -> list[Record]:
+        """All names, those too that couldn't be brought back."""
+        return [record for record in self._records.values() if record.exists]
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._tasks)
+
+    def record(self, name: str) -> Record:
+        """What is known of a name; an alias has none of its own."""
+        record = self._records.get(name)
+        if record is None or not record.exists:
+            raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
+        return record
+
+    def adopt(self, name: str, source: str, info: AdapterInfo) -> None:
+        """Takes over an adapter that was loaded by an option of the start, which the state file doesn't know."""
+        self._records[name] = Record(name, source, info=info)
+
+    # loading
+
+    def load(
+        self, name: str, source: str, *, reload: bool = False, digest: str = "", pinned: bool = False
+    ) -> Operation:
+        """Begins to load `source` under `name`. What is under way or in force already isn't begun again.
+
+        `reload`: replace what is in force, even by the same source; without it another source is a Conflict.
+        `digest`: what the content must be.
+        """
+        self.registry.check_name(name)
+        parse_source(source, self._policy)
+        record = self._records.get(name) or Record(name)
+        if (running := record.loading) is not None:
+            if record.loads[-1][1:] == (source, digest):
+                return running
+        elif not reload and self._unchanged(record, source, digest):
+            operation = self.operations.begin("load", name)
+            operation.end(changed=False)
+            return operation
+        self._records[name] = record
+        operation = self.operations.begin("load" if record.info is None else "reload", name)
+        record.loads.append((operation, source, digest))
+        record.users += 1
+        self.spawn(self._load(record, operation, source, digest, reload=reload, pinned=pinned))
+        return operation
+
+    def _unchanged(self, record: Record, source: str, digest: str) -> bool:
+        """Whether a load has nothing to do; raises if it has, but mustn't."""
+        if record.info is None:
+            return False
+        if record.source == source and digest in ("", record.digest):
+            return True
+        raise Conflict(
+            f"the adapter {record.name!r} is loaded from another source; to replace it, ask for a reload",
+            code="adapter_exists",
+            param="reload",
+        )
+
+    async def _load(
+        self, record: Record, operation: Operation, source: str, digest: str, *, reload: bool, pinned: bool
+    ) -> None:
+        try:
+            async with record.lock:
+                if operation.cancelled:
+                    raise _cancelled(record.name)
+                if not reload and self._unchanged(record, source, digest):
+                    operation.end(changed=False)
+                    return
+                pin = record.pinned or pinned
+                await self._write(lambda: self._state.want(record.name, source, digest, pinned=pin))
+                operation.accept()
+                try:
+                    result = await self._bring(record, operation, source, digest, pin=pin)
+                except LoradError as error:
+                    await self._write(lambda: self._state.give_up(record.name))
+                    raise _cancelled(record.name) if operation.cancelled else error from None
+                operation.end(**result)
+        except LoradError as error:
+            operation.end(error)
+        except Exception:
+            log.exception("loading adapter %r failed", record.name)
+            operation.end(EngineFailure("the adapter could not be loaded", code="adapter_load"))
+        finally:
+            record.loads.remove((operation, source, digest))
+            self._leave(record)
+
+    async def _bring(
+        self, record: Record, operation: Operation, source: str, digest: str, *, pin: bool
+    ) -> dict[str, Any]:
+        """From a source to a name in force."""
+        entry = await self._fetch(operation, source, digest)
+        try:
+            info = await self._check(operation, record.name, entry)
+        except BaseException:
+            self._cache.release(entry.digest)
+            raise
+        if operation.cancelled:
+            self._cache.release(entry.digest)
+            await self._handle.release_adapter(info.generation)
+            raise _cancelled(record.name)
+        await self._write(lambda: self._state.keep(record.name, source, entry.digest, info.generation))
+        if operation.cancelled:  # meanwhile; the unload that did it removes the row
+            self._cache.release(entry.digest)
+            await self._handle.release_adapter(info.generation)
+            raise _cancelled(record.name)
+        changed = record.info is None or record.info.generation != info.generation
+        self._switch(record, source, entry.digest, info)
+        result: dict[str, Any] = {"changed": changed, "generation": info.generation}
+        if pin:
+            try:
+                await self._pin(record, True)
+            except LoradError as error:
+                result["warning"] = f"it isn't pinned: {error.message}"
+                await self._write(lambda: self._state.pin(record.name, False))
+        return result
+
+    async def _fetch(self, operation: Operation, source: str, digest: str) -> Entry:
+        operation.at("fetching")
+        began = asyncio.get_running_loop().time()
+
+        def progress(done: int, total: int) -> None:
+            operation.progress(done, total)
+            operation.estimate_seconds = self._fetch_rate.seconds(total - done)
+
+        def fetch() -> Entry:
+            # What is here needs no source: it may be gone, or not be allowed any more.
+            if digest and (entry := self._cache.hold(digest)) is not None:
+                return entry
+            parsed = parse_source(source, self._policy)
+            return self._cache.obtain(
+                parsed, digest=digest or None, on_progress=progress, cancelled=lambda: operation.cancelled, hold=True
+            )
+
+        entry = await asyncio.get_running_loop().run_in_executor(self._fetches, fetch)
+        self._fetch_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
+        return entry
+
+    async def _check(self, operation: Operation, name: str, entry: Entry) -> AdapterInfo:
+        operation.at("checking", self._check_rate.seconds(entry.bytes))
+        began = asyncio.get_running_loop().time()
+        info = await self._handle.load_adapter(name, str(entry.path))
+        self._check_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
+        return info
+
+    def _switch(self, record: Record, source: str, digest: str, info: AdapterInfo) -> None:
+        """From here on the name means this."""
+        before, before_digest, pinned = self.registry.publish(info), record.digest, record.pinned
+        record.source, record.digest, record.info, record.failure = source, digest, info, None
+        record.pinned = False
+        if before is not None:
+            self.spawn(self._forget(before.generation, before_digest, pinned=pinned))
+
+    async def _forget(self, generation: str, digest: str, *, pinned: bool) -> None:
+        try:
+            await self._handle.release_adapter(generation, pinned=pinned)
+        finally:
+            if digest:
+                self._cache.release(digest)
+
+    # unloading
+
+    def unload(self, name: str, *, within_seconds: float | None = None) -> Operation:
+        """Takes the name away at once. Its requests end on what they were admitted with: in their own time, or within
+        `within_seconds` and then with an error (0: at once)."""
+        record = self.record(name)
+        operation = self.operations.begin("unload", name)
+        for load, _, _ in record.loads:
+            load.cancelled = True
+        info, digest, pinned = record.info, record.digest, record.pinned
+        record.info, record.digest, record.pinned, record.failure = None, "", False, None
+        if info is not None:
+            self.registry.withdraw(name)
+        record.users += 1
+        self.spawn(self._unload(record, operation, info, digest, pinned, within_seconds))
+        return operation
+
+    async def _unload(
+        self,
+        record: Record,
+        operation: Operation,
+        info: AdapterInfo | None,
+        digest: str,
+        pinned: bool,
+        within_seconds: float | None,
+    ) -> None:
+        try:
+            async with record.lock:
+                await self._write(lambda: self._state.remove(record.name))
+            self._leave(record)
+            operation.accept()
+            if info is not None:
+                await self._drain(operation, record.name, info, digest, pinned, within_seconds)
+            operation.end()
+        except LoradError as error:
+            operation.end(error)
+        except Exception:
+            log.exception("unloading adapter %r failed", record.name)
+            operation.end(EngineFailure("the adapter could not be unloaded", code="adapter_unload"))
+
+    async def _drain(
+        self,
+        operation: Operation,
+        name: str,
+        info: AdapterInfo,
+        digest: str,
+        pinned: bool,
+        within_seconds: float | None,
+    ) -> None:
+        running = self._in_flight.of(name, info.generation)
+        operation.at("draining")
+        operation.track(lambda: (len(running) - len(self._in_flight.of(name, info.generation)), len(running)))
+        released = asyncio.create_task(self._forget(info.generation, digest, pinned=pinned))
+        try:
+            async with asyncio.timeout(within_seconds):
+                await self._in_flight.drained(name, info.generation)
+        except TimeoutError:
+            error = Unavailable("the adapter was unloaded before the answer was complete", code="adapter_unloaded")
+            for generation in self._in_flight.of(name, info.generation):
+                generation.fail(error)
+            await self._in_flight.drained(name, info.generation)
+        await released
+
+    # pins and aliases
+
+    async def pin(self, name: str, pinned: bool) -> Record:
+        """Keeps a name's adapter in pages, or no longer; so does a reload of it. Refused where pins have no room."""
+        record = self.record(name)
+        async with record.lock:
+            if record.info is None:
+                raise Conflict(f"the adapter {name!r} isn't loaded: {record.state}", code="adapter_not_ready")
+            if record.pinned != pinned:
+                await self._pin(record, pinned)
+        return record
+
+    async def _pin(self, record: Record, pinned: bool) -> None:
+        info = record.info
+        if info is None:
+            return
+        await self._handle.pin_adapter(info.generation, pinned)
+        if record.info is info:
+            record.pinned = pinned
+            await self._write(lambda: self._state.pin(record.name, pinned))
+        elif pinned:
+            # It was unloaded meanwhile, by somebody who didn't know of the pin. Another name may hold the same content.
+            with contextlib.suppress(NotFound):
+                await self._handle.pin_adapter(info.generation, False)
+
+    async def set_alias(self, alias: str, target: str) -> None:
+        """Lets `alias` stand for the adapter `target`."""
+        if target not in self._records:
+            raise NotFound(f"The adapter {target[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
+        if alias in self._records:
+            raise InvalidRequest(f"{alias!r} is an adapter's name", code="adapter_name", param="alias")
+        self.registry.set_alias(alias, target)
+        await self._write(lambda: self._state.alias(alias, target))
+
+    async def remove_alias(self, alias: str) -> None:
+        """Takes an alias away."""
+        self.registry.remove_alias(alias)
+        await self._write(lambda: self._state.remove_alias(alias))
+
+    # start and end
+
+    async def restore(self, on_name: Callable[[str, int, int], None] = lambda name, done, total: None) -> None:
+        """Brings back what was asked for: the content that was in force, or a newer one whose load was under way.
+
+        Calls `on_name` for each. One that can't be brought back is listed as failed, with the reason.
+        """
+        rows = await self._write(self._state.adapters)
+        for number, row in enumerate(rows):
+            on_name(row.name, number, len(rows))
+            record = self._records.setdefault(row.name, Record(row.name))
+            operation = self.operations.begin("restore", row.name)
+            sources = [(row.wanted_source, row.wanted_digest)] if row.wanted_source else []
+            sources += [(row.source, row.digest)] if row.source else []
+            failures: list[LoradError] = []
+            for source, digest in sources:
+                try:
+                    await self._bring(record, operation, source, digest, pin=row.pinned)
+                    break
+                except LoradError as error:
+                    failures.append(error)
+            if record.info is None:
+                record.source, record.failure = sources[-1][0], failures[-1]
+                log.error("adapter %r couldn't be brought back: %s", row.name, failures[-1].message)
+            operation.end(record.failure)
+        for alias, target in (await self._write(self._state.aliases)).items():
+            if alias not in self._records:
+                self.registry.set_alias(alias, target)
+
+    async def close(self) -> None:
+        """Ends what is under way; a restart takes it up again."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fetches.shutdown(wait=False, cancel_futures=True)
+        self._writes.shutdown(wait=True)
+        self._state.close()
+
+    async def _write(self, change: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writes, change)
+
+    def _leave(self, record: Record) -> None:
+        """One operation less; a name that has nothing is forgotten."""
+        record.users -= 1
+        if record.users == 0 and record.info is None and record.failure is None:
+            self._records.pop(record.name, None)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does something in the background, until the manager is closed."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _cancelled(name: str) -> LoradError:
+    return Conflict(f"the load of {name!r} was ended by an unload", code="load_cancelled")

@@ -1,0 +1,77 @@
+"""`Record`: one name, what is in force under it, and what is being done to it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from lorad.control.operation import Operation
+from lorad.engine.messages import AdapterInfo, AdapterStats
+from lorad.errors import LoradError
+
+
+@dataclass
+class Record:
+    """A name that has an adapter, is getting one, or couldn't get back the one that it had."""
+
+    name: str
+    source: str = ""
+    """Where what is in force came from."""
+    digest: str = ""
+    """Of its content, in the adapter cache; "": it isn't there."""
+    info: AdapterInfo | None = None
+    pinned: bool = False
+    failure: LoradError | None = None
+    """Why it couldn't be brought back at the start."""
+    loads: list[tuple[Operation, str, str]] = field(default_factory=list)
+    """Loads under way or waiting for their turn: operation, source, digest that its content must have."""
+    users: int = 0
+    """Operations at work on it or waiting for their turn."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Loads and unloads of a name have turns."""
+
+    @property
+    def loading(self) -> Operation | None:
+        """The load that was asked for last, unless an unload came after it."""
+        operation = self.loads[-1][0] if self.loads else None
+        return None if operation is None or operation.cancelled else operation
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything to unload; the rest is an unload that hasn't ended."""
+        return self.info is not None or self.failure is not None or self.loading is not None
+
+    @property
+    def state(self) -> str:
+        """ready, reloading (ready, and something newer is on its way), loading, failed."""
+        if self.info is not None:
+            return "ready" if self.loading is None else "reloading"
+        return "failed" if self.loading is None else "loading"
+
+    def card(self, stats: AdapterStats | None, used: float | None) -> dict[str, Any]:
+        """As the adapters' endpoint shows it. `used`: when the last request for it came."""
+        card: dict[str, Any] = {
+            "name": self.name,
+            "object": "lora_adapter",
+            "state": self.state,
+            "source": self.source,
+            "digest": self.digest or None,
+            "pinned": self.pinned,
+            "operation": None if self.loading is None else self.loading.id,
+        }
+        if (info := self.info) is not None:
+            card |= {
+                "generation": info.generation,
+                "rank": info.rank,
+                "modules": info.modules,
+                "bytes": info.bytes,
+                "pages": info.pages,
+                "tier": None if stats is None else stats.state,
+                "running": 0 if stats is None else stats.running,
+                "waiting": 0 if stats is None else stats.waiting,
+                "last_used": used,
+            }
+        if self.failure is not None:
+            card["error"] = {"code": self.failure.code, "message": self.failure.message}
+        return card

@@ -1,0 +1,23 @@
+"""A request's body: JSON by its header, and all of it within a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from lorad.errors import InvalidRequest
+from lorad.server.decode import check_content_type
+
+BODY_SECONDS = 60.0
+"""How long a client may take to send its body."""
+
+
+async def read_body(request: web.Request) -> bytes:
+    """The whole body."""
+    check_content_type(request.headers.get("Content-Type", ""))
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise InvalidRequest(f"the body didn't arrive within {BODY_SECONDS:g} s", code="body_timeout") from None

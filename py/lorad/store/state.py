@@ -1,0 +1,144 @@
+"""`StateFile`: the adapters and aliases that were asked for, so that a restart comes back to them.
+
+Every change is on the disk when its call returns. What a server was killed in the middle of is either there in full or
+not at all: one statement a change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from lorad.errors import Unavailable
+from lorad.store.migrations import migrate
+
+BUSY_SECONDS = 10.0
+"""How long a change waits for another server's, on another base, in the same file."""
+
+
+class AdapterRow(NamedTuple):
+    """One name, as it was asked for."""
+
+    name: str
+    source: str
+    """Where the content in force came from; "": a first load that hasn't ended."""
+    digest: str
+    """Of that content."""
+    generation: str
+    pinned: bool
+    wanted_source: str
+    """A load that was accepted and hasn't ended; "": none."""
+    wanted_digest: str
+    """What its content must be, if that was said."""
+
+
+class StateFile:
+    """One base's rows of a SQLite file. Not thread-safe: one thread makes all calls after the first.
+
+    The file may be shared by servers of different bases; a second server of the same base is refused.
+    """
+
+    def __init__(self, path: Path, base: str, *, now: Callable[[], float] = time.time) -> None:
+        """`base`: the base model's digest."""
+        self._base = base
+        self._now = now
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path.with_name(f"{path.name}.{base[:16]}.lock"), path)
+            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            migrate(self._database, str(path))
+        except (OSError, sqlite3.Error) as error:
+            raise Unavailable(f"the state file {path} can't be used: {error}", code="state_file") from None
+
+    def adapters(self) -> list[AdapterRow]:
+        """All names, in the order in which they were first asked for."""
+        rows = self._database.execute(
+            "SELECT name, source, digest, generation, pinned, wanted_source, wanted_digest FROM adapters "
+            "WHERE base = ? ORDER BY created, name",
+            (self._base,),
+        )
+        return [
+            AdapterRow(name, source, digest, generation, bool(pinned), wanted_source, wanted_digest)
+            for name, source, digest, generation, pinned, wanted_source, wanted_digest in rows
+        ]
+
+    def aliases(self) -> dict[str, str]:
+        """Aliases and what they stand for."""
+        rows = self._database.execute("SELECT alias, target FROM aliases WHERE base = ?", (self._base,))
+        return dict(rows.fetchall())
+
+    def want(self, name: str, source: str, digest: str, *, pinned: bool) -> None:
+        """A load has been accepted."""
+        self._change(
+            "INSERT INTO adapters (base, name, pinned, wanted_source, wanted_digest, created) "
+            "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (base, name) DO UPDATE SET wanted_source = excluded.wanted_source, "
+            "wanted_digest = excluded.wanted_digest",
+            (self._base, name, pinned, source, digest, self._now()),
+        )
+
+    def keep(self, name: str, source: str, digest: str, generation: str) -> None:
+        """That load has ended: this content is in force."""
+        self._change(
+            "UPDATE adapters SET source = ?, digest = ?, generation = ?, wanted_source = '', wanted_digest = '' "
+            "WHERE base = ? AND name = ?",
+            (source, digest, generation, self._base, name),
+        )
+
+    def give_up(self, name: str) -> None:
+        """That load has failed: what was in force stays, and a name that had nothing is forgotten."""
+        self._database.execute("BEGIN IMMEDIATE")
+        self._change("DELETE FROM adapters WHERE base = ? AND name = ? AND source = ''", (self._base, name))
+        self._change(
+            "UPDATE adapters SET wanted_source = '', wanted_digest = '' WHERE base = ? AND name = ?",
+            (self._base, name),
+        )
+        self._database.execute("COMMIT")
+
+    def remove(self, name: str) -> None:
+        """An unload has been accepted."""
+        self._change("DELETE FROM adapters WHERE base = ? AND name = ?", (self._base, name))
+
+    def pin(self, name: str, pinned: bool) -> None:
+        """Whether the name's content is to be kept in pages."""
+        self._change("UPDATE adapters SET pinned = ? WHERE base = ? AND name = ?", (pinned, self._base, name))
+
+    def alias(self, alias: str, target: str) -> None:
+        """Lets a further name stand for `target`."""
+        self._change(
+            "INSERT INTO aliases (base, alias, target) VALUES (?, ?, ?) "
+            "ON CONFLICT (base, alias) DO UPDATE SET target = excluded.target",
+            (self._base, alias, target),
+        )
+
+    def remove_alias(self, alias: str) -> None:
+        """Takes it away."""
+        self._change("DELETE FROM aliases WHERE base = ? AND alias = ?", (self._base, alias))
+
+    def close(self) -> None:
+        """Lets another server of the same base have the file."""
+        self._database.close()
+        os.close(self._lock)
+
+    def _change(self, statement: str, values: tuple[object, ...]) -> None:
+        self._database.execute(statement, values)
+
+
+def _locked(lock: Path, path: Path) -> int:
+    """A descriptor that holds the lock as long as it's open, however this process ends."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise Unavailable(
+            f"another server of the same base uses the state file {path}: give this one another by --state-file",
+            code="state_locked",
+        ) from None
+    return descriptor
