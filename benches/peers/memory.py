@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lorad.bench.adapters import copy_changed
 from rich.console import Console
 from rich.table import Table
 
@@ -24,7 +24,6 @@ REGISTERED, HOT = 1000, 64
 POOL_BYTES = 1 << 30
 OVER_MAX = 300 << 20
 MIB = 1 << 20
-TENSORS = "adapter_model.safetensors"
 
 
 class Registered(Lorad):
@@ -42,15 +41,6 @@ class Registered(Lorad):
             "--lora-modules",
         ]
         return words + [f"{adapter_name(k)}={self.folder / adapter_name(k)}" for k in range(adapters)]
-
-
-def copy_changed(source: Path, to: Path, number: int) -> None:
-    """An adapter of the same size and other content: the last tensor's last value is another."""
-    to.mkdir()
-    shutil.copy(source / "adapter_config.json", to)
-    data = bytearray((source / TENSORS).read_bytes())
-    data[-2:] = number.to_bytes(2, "little")  # of bf16 a number below 1e-37: finite, whatever it is
-    (to / TENSORS).write_bytes(data)
 
 
 def resident(pid: int) -> int:

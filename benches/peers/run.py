@@ -1,4 +1,4 @@
-"""Measures lorad beside its peers, interleaved, and prints the tables of C1 to C5, C7 and C11 to C13.
+"""Measures lorad beside its peers, interleaved, and prints the tables of C1 to C5, C7, C9 and C11 to C13.
 
     python benches/peers/run.py [--only C1,C2] [--peers llama,vllm,peft,lorad] [--repeats 5]
 
@@ -23,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from cases import CASES, Burst, Case, Reference, find_faults
+from first_use import FIRST_USE, measure_first_use, print_first_use
 from layout import Layout
 from llama_cpp import LlamaCpp
 from lorad_peer import Lorad
@@ -39,6 +40,7 @@ from vllm_cpu import VllmCpu
 
 SHOWN: dict[str, Callable[[Any, Console], None]] = {
     RANKS: print_ranks,
+    FIRST_USE: print_first_use,
     STARTS: print_starts,
     OVERHEAD: print_overhead,
     MEMORY: print_memory,
@@ -142,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    figures = [*dict.fromkeys(case.figure for case in CASES), RANKS, STARTS, OVERHEAD, MEMORY]
+    figures = [*dict.fromkeys(case.figure for case in CASES), RANKS, FIRST_USE, STARTS, OVERHEAD, MEMORY]
     parser.add_argument("--only", default=",".join(figures), help="figures, such as C1,C2")
     parser.add_argument("--peers", default=",".join(SIDES), help="sides, such as lorad,llama")
     parser.add_argument("--repeats", type=int, default=5)
@@ -185,6 +187,7 @@ def main() -> None:
         repeats, threads = options.repeats, options.threads
         single: dict[str, Callable[[], Any]] = {
             RANKS: lambda: measure_ranks(repeats, threads),
+            FIRST_USE: lambda: measure_first_use(layout, repeats, threads, logs, say),
             OVERHEAD: lambda: measure_overhead(layout, repeats, threads, logs / "bench.json"),
             MEMORY: lambda: measure_memory(layout, repeats, threads, logs, say),
             STARTS: lambda: time_starts(made(STARTING), repeats, say),

@@ -1,0 +1,79 @@
+"""C8: 1,000 registered adapters by Zipf's law in a pool that holds 64, against the same load on one adapter; and the
+one pool against a fixed split of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from lorad.bench.figures import Figures, figures
+from lorad.bench.lengths import Lengths
+from lorad.bench.run import run
+from lorad.bench.traffic import Traffic, asks
+from lorad.engine.engine import Engine
+from lorad.worker.worker import Worker
+
+ROWS = 32
+PROMPT, OUTPUT = 128, 64
+SATURATED = 256
+"""Requests at once, for tok/s."""
+SHARE = 0.6
+"""Of the throughput on one adapter: the rate of arrivals for times to the first token."""
+
+
+def pool_pages(adapter_pages: int, hot: int, page_tokens: int) -> int:
+    """For so many adapters, and the KV of all rows."""
+    return hot * adapter_pages + ROWS * -(-(PROMPT + OUTPUT) // page_tokens)
+
+
+def measure_zipf(
+    model: Path, adapters: list[Path], hot: int, repeats: int, say: Callable[[str], None]
+) -> dict[str, list[Figures]]:
+    """Figures of each repeat by side: `one`, `many`, saturated and `open` (with arrivals); `split` saturated."""
+    probe = Engine(str(model), threads=0)
+    with closing(probe):
+        probe.load_adapter("x", str(adapters[0]))
+        pages = probe._names["x"].pages
+        page_bytes = probe.worker.geometry.page_bytes
+    pool = pool_pages(pages, hot, 16) * page_bytes
+    found: dict[str, list[Figures]] = {}
+    core_config = Worker.core_config
+
+    def split_config(worker: Worker) -> dict[str, Any]:
+        """Half of the pool for adapters, half for KV, as engines with fixed slots have it."""
+        return core_config(worker) | {"adapter_pages": worker.pages // 2}
+
+    for split in (False, True):
+        with patch.object(Worker, "core_config", split_config if split else core_config):
+            engine = Engine(str(model), kv_cache_memory_bytes=pool, max_num_seqs=ROWS, enable_prefix_caching=False)
+        with closing(engine):
+            say(f"registering {len(adapters)} adapters" + ", fixed split" * split)
+            for number, path in enumerate(adapters):
+                engine.load_adapter(f"a{number}", str(path))
+            for repeat in range(repeats + 1):
+                for side, rate in (("split", 0),) if split else (("one", 0), ("many", 0)):
+                    _run(engine, found, side, rate, len(adapters), repeat)
+                    say(f"  {side}: {found[side][-1]['output_tok_s']:.0f} tok/s" if repeat else f"  {side}: warm")
+            if not split:
+                rate = SHARE * max(one["output_tok_s"] for one in found["one"]) / OUTPUT
+                for repeat in range(repeats + 1):
+                    for side in ("one", "many"):
+                        _run(engine, found, f"{side} open", rate, len(adapters), repeat)
+                        if repeat:
+                            last = found[f"{side} open"][-1]
+                            say(
+                                f"  {side}, {rate:.1f}/s: TTFT {last['ttft_p50_s']:.3f}, p99 {last['ttft_p99_s']:.3f} s"
+                            )
+    return found
+
+
+def _run(engine: Engine, found: dict[str, list[Figures]], side: str, rate: float, adapters: int, repeat: int) -> None:
+    lengths = Lengths.parse(str(PROMPT)), Lengths.parse(str(OUTPUT))
+    traffic = Traffic(SATURATED, rate, *lengths, zipf=1.0, seed=repeat)
+    one = side.startswith("one")
+    made = run(engine, asks(traffic, adapters, engine.weights.config.vocab), lambda k: "a0" if one else f"a{k}")
+    if repeat:  # the first one warms
+        found.setdefault(side, []).append(figures(made))
