@@ -1,0 +1,144 @@
+"""Combined adapters have PEFT's numbers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lorad.adapters.checked import CheckedAdapter
+from lorad.adapters.combine.combine import FACTORS, METHODS, PRODUCTS, PRUNING, Part, Recipe, combine
+from lorad.adapters.combine.interference import interference
+from lorad.adapters.load import load_adapter
+from lorad.adapters.write import write_adapter
+from lorad.errors import InvalidRequest
+from lorad.models.open import open_model
+from make_adapter import make_adapter
+from tiny import make_tiny
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("base") / "tiny", dtype=torch.float32)
+
+
+def load(base: Path, path: Path) -> CheckedAdapter:
+    weights = open_model(base)
+    return load_adapter(path.name, path, weights.config, weights.digest)
+
+
+def by_peft(
+    base: Path, paths: list[Path], weights: list[float], folder: Path, recipe: Recipe
+) -> dict[str, torch.Tensor]:
+    """PEFT's result, as it saves it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model = PeftModel.from_pretrained(model, str(paths[0]), adapter_name="a0")
+    for number, path in enumerate(paths[1:], 1):
+        model.load_adapter(str(path), adapter_name=f"a{number}")
+    dice, bernoulli = torch.Generator().manual_seed(recipe.seed), torch.bernoulli
+    with pytest.MonkeyPatch.context() as patch:
+        # Its own draws come from the global dice, which making the new adapter uses too.
+        patch.setattr(torch, "bernoulli", lambda input: bernoulli(input, generator=dice))
+        model.add_weighted_adapter(
+            [f"a{number}" for number in range(len(paths))],
+            weights,
+            "made",
+            combination_type=recipe.method,
+            density=recipe.density,
+            svd_rank=recipe.rank or None,
+            majority_sign_method=recipe.majority,
+        )
+    model.save_pretrained(str(folder), selected_adapters=["made"])
+    return load_file(folder / "made" / "adapter_model.safetensors")
+
+
+def products(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """B A by module."""
+    names = {key.split(".lora_")[0] for key in tensors}
+    return {name: tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"] for name in names}
+
+
+CASES = [(method, seed) for method in METHODS for seed in range(2)]
+
+
+@pytest.mark.parametrize(("method", "seed"), CASES)
+def test_every_method_has_pefts_numbers(base: Path, tmp_path: Path, method: str, seed: int) -> None:
+    dice, config = random.Random(f"{method} {seed}"), open_model(base).config
+    ranks = [4, 4, 4] if method in FACTORS else [2, 4, 8]
+    sets = [["q_proj", "v_proj"], ["q_proj", "down_proj"], ["q_proj", "k_proj", "up_proj"]]
+    paths = [
+        make_adapter(
+            tmp_path / f"a{k}", config, rank=ranks[k], alpha=dice.choice([4, 9.5, 32]), modules=sets[k], seed=k
+        )
+        for k in range(3)
+    ]
+    weights = [dice.choice([0.3, 1.0, -0.7, 2.0]) for _ in paths]
+    recipe = Recipe(
+        method=method,
+        density=dice.choice([0.4, 0.8]) if method in PRUNING else 1.0,
+        rank=6 if method in PRODUCTS and seed else 0,
+        majority=dice.choice(["total", "frequency"]),
+        seed=seed,
+    )
+    wanted = by_peft(base, paths, weights, tmp_path / "peft", recipe)
+    parts = [Part(load(base, path), weight) for path, weight in zip(paths, weights, strict=True)]
+    write_adapter(tmp_path / "ours", combine(parts, recipe), config, "float32", "a test")
+    ours = load_file(tmp_path / "ours" / "adapter_model.safetensors")
+    found, wished = products(ours), products(wanted)
+    assert found.keys() == wished.keys()
+    for name, product in wished.items():
+        torch.testing.assert_close(found[name], product, rtol=1e-4, atol=1e-5, msg=name)
+    made = load(base, tmp_path / "ours")
+    assert {lora.scale for lora in made.modules} == {1.0}
+
+
+def test_what_cant_be_combined_is_refused(base: Path, tmp_path: Path) -> None:
+    config = open_model(base).config
+    two = [load(base, make_adapter(tmp_path / f"r{rank}", config, rank=rank, seed=rank)) for rank in (2, 4)]
+    parts = [Part(adapter, 1.0) for adapter in two]
+    for method in FACTORS:
+        with pytest.raises(InvalidRequest, match="'r2' has 2, 'r4' 4") as refusal:
+            list(combine(parts, Recipe(method, density=0.5)))
+        assert refusal.value.code == "combine_rank"
+    for fields, code in (
+        ({"method": "mean"}, "combine_method"),
+        ({"density": 0.0}, "combine_density"),
+        ({"density": float("nan")}, "combine_density"),
+        ({"majority": "all"}, "combine_majority"),
+        ({"rank": -1}, "combine_rank"),
+    ):
+        with pytest.raises(InvalidRequest) as refusal:
+            Recipe(**fields)
+        assert refusal.value.code == code
+    with pytest.raises(InvalidRequest) as refusal:
+        list(combine([Part(two[0], float("inf"))], Recipe()))
+    assert refusal.value.code == "combine_weight"
+    with pytest.raises(InvalidRequest) as refusal:
+        list(combine([], Recipe()))
+    assert refusal.value.code == "combine_parts"
+    huge = [Part(two[0], 1e38)]
+    with pytest.raises(InvalidRequest) as refusal:
+        write_adapter(tmp_path / "huge", combine(huge, Recipe()), config, "float16", "a test")
+    assert refusal.value.code == "output_range" and not (tmp_path / "huge").exists()
+    with pytest.raises(InvalidRequest) as refusal:
+        write_adapter(tmp_path / "r2", combine(parts, Recipe()), config, "float32", "a test")
+    assert refusal.value.code == "output_exists"
+
+
+def test_interference(base: Path, tmp_path: Path) -> None:
+    config = open_model(base).config
+    first = load(base, make_adapter(tmp_path / "a", config, rank=4, seed=1, modules=["q_proj"]))
+    same = load(base, make_adapter(tmp_path / "b", config, rank=4, seed=1, modules=["q_proj"], strength=0.1))
+    other = load(base, make_adapter(tmp_path / "c", config, rank=4, seed=2, modules=["q_proj"]))
+    apart = load(base, make_adapter(tmp_path / "d", config, rank=4, seed=2, modules=["k_proj"]))
+    near, far, none = interference([first, same])[0], interference([first, other])[0], interference([first, apart])[0]
+    assert near.modules == config.layers
+    assert near.reads == pytest.approx(1, abs=1e-4) == near.writes and near.cosine == pytest.approx(1, abs=1e-4)
+    assert far.reads < 0.3 and far.writes < 0.3 and abs(far.cosine) < 0.2
+    assert none.modules == 0 and none.cosine == 0
