@@ -1,0 +1,51 @@
+"""`lorad adapters …` against a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from controlling import KEY, Control, controlling
+from lorad.cli import main
+
+
+async def lorad(control: Control, capsys: pytest.CaptureFixture[str], *words: str, key: str = KEY) -> tuple[int, str]:
+    """Runs the command line against a server; its exit code and all that it wrote."""
+    command = ["adapters", *words, "--server", control.client.address, "--control-key", key]
+    code = await asyncio.to_thread(main, command)
+    written = capsys.readouterr()
+    return code, written.out + written.err
+
+
+async def test_adapters_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        code, text = await lorad(control, capsys, "load", "acme/devil", source)
+        assert code == 0 and text.startswith("acme/devil: loaded in") and "generation gen-" in text
+        assert "unchanged" in (await lorad(control, capsys, "load", "acme/devil", source))[1]
+        control.write("a", "two")
+        assert "reloaded" in (await lorad(control, capsys, "load", "acme/devil", source, "--reload", "--pinned"))[1]
+        code, text = await lorad(control, capsys, "list")
+        assert code == 0 and "acme/devil" in text and "ready, pinned" in text and source[:40] in text
+        code, text = await lorad(control, capsys, "list", "--json")
+        assert json.loads(text)["data"][0]["name"] == "acme/devil"
+        assert "ready, pinned" not in (await lorad(control, capsys, "unpin", "acme/devil"))[1]
+        assert "hot" in (await lorad(control, capsys, "prewarm", "acme/devil"))[1]
+        assert "unloaded" in (await lorad(control, capsys, "unload", "acme/devil", "--within", "5"))[1]
+        code, text = await lorad(control, capsys, "unload", "acme/devil")
+        assert code == 1 and "[adapter_not_found]" in text
+
+
+async def test_refusals_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with controlling(tmp_path) as control:
+        control.engine.bad = "broken"
+        code, text = await lorad(control, capsys, "load", "x", control.write("a", "broken"))
+        assert code == 1 and "it's broken [adapter_rank]" in text
+        code, text = await lorad(control, capsys, "list", key="wrong")
+        assert code == 1 and "[invalid_api_key]" in text
+        control.client.address = "http://127.0.0.1:9"
+        code, text = await lorad(control, capsys, "list")
+        assert code == 1 and "[server_unreachable]" in text
