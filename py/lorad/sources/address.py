@@ -37,6 +37,8 @@ def may_ask(text: str, private: bool) -> bool:
         return False
     if address in NEVER or address.is_link_local or address.is_multicast or address.is_unspecified:
         return False
+    if isinstance(address, ipaddress.IPv6Address) and address.is_site_local:
+        return False
     if address.is_loopback or address.is_private or address in _SHARED:
         return private
     return address.is_global and not address.is_reserved

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lorad.errors import AdapterRejected
@@ -50,7 +50,7 @@ class Entry:
     """Where it came from, with the commit if the source has one."""
     files: tuple[str, ...]
     """Names, ascending."""
-    used: float = 0.0
+    used: float = field(default=0.0, compare=False)
     """When it was last found, in seconds of the cache's clock."""
 
 

@@ -31,16 +31,16 @@ class Exchange:
         host = url.hostname or ""
         port = url.port or (443 if url.scheme == "https" else 80)
         self._connection = http.client.HTTPConnection(host, port)
+        self._socket = _Guarded(_connect(addresses, port, transfer), transfer)
         try:
-            guarded = _Guarded(_connect(addresses, port, transfer), transfer)
-            self._connection.sock = guarded
             if tls is not None:
-                guarded.encrypt(tls, host)
+                self._socket.encrypt(tls, host)
+            self._connection.sock = self._socket
             target = (url.path or "/") + (f"?{url.query}" if url.query else "")
             self._connection.request(method, target, headers=headers)
             self._answer = self._connection.getresponse()
         except BaseException:
-            self._connection.close()
+            self.close()
             raise
         self.status = self._answer.status
 
@@ -66,6 +66,7 @@ class Exchange:
     def close(self) -> None:
         """Ends the connection."""
         self._connection.close()
+        self._socket.end()
 
 
 def _connect(addresses: list[str], port: int, transfer: Transfer) -> socket.socket:
@@ -97,6 +98,9 @@ class _Guarded:
         return io.BufferedReader(_Reads(self._socket, self._transfer), 1 << 16)
 
     def close(self) -> None:
+        """Called when the head is there and no further answer will come; the body is still to be read."""
+
+    def end(self) -> None:
         self._socket.close()
 
 

@@ -97,7 +97,7 @@ class HubFolder:
             late = "timeout" in type(error).__name__.lower()
             code = "source_timeout" if late else "source_unreachable"
             raise Again(code, f"{text}: the hub doesn't answer") from None
-        except ValueError:
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise reject("source_unreachable", f"{text}: the hub's answer can't be read") from None
 
     def _list(self, info: Any, single: str) -> tuple[Item, ...]:

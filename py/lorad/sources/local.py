@@ -58,9 +58,11 @@ class LocalFolder:
 
     def read(self, item: Item, sink: Sink, transfer: Transfer) -> None:
         """Copies a file, which has the bytes it had at `items`, or `Changed` is raised."""
-        sink.copy(self._files[item.name])
-        if sink.written != item.bytes:
-            raise Changed(f"{item.name} had {item.bytes} bytes and has {sink.written}")
+        size = item.bytes or 0
+        # One more than there were, so that a file that grows all the time ends too.
+        sink.copy(self._files[item.name], size + 1)
+        if sink.written != size:
+            raise Changed(f"{item.name} had {size} bytes and has {'more' if sink.written > size else sink.written}")
 
     def close(self) -> None:
         """Closes all that is open."""

@@ -76,8 +76,10 @@ class Holds:
         return False
 
     def close(self) -> None:
-        """Lets go of all."""
-        os.close(self._file)
+        """Lets go of all; nothing can be held afterwards."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
         self._counts.clear()
 
     def _lock(self, digest: str, kind: int) -> bool:

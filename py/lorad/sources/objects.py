@@ -6,6 +6,7 @@ Credentials and endpoints are the environment's, as each store's own tools read 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,11 +16,14 @@ from lorad.sources.files import Item, choose
 from lorad.sources.reject import Changed, reject
 from lorad.sources.source import Source
 from lorad.sources.transfer import Sink, Transfer
-from lorad.sources.web import Again, with_retries
+from lorad.sources.web import Again, refuse_status, with_retries
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
+_STATUS = re.compile(r"Server returned non-2xx status code: ([0-9]{3}) ")
+_METADATA = re.compile(r" http://[^ ]*/(latest/(api|meta-data)|computeMetadata|metadata/identity)")
+"""Where credentials are asked for when the environment has none."""
 STREAM_BYTES = 256 << 10
 """Of a body between two looks at deadline and `cancelled`."""
 _HTTP_ENDPOINTS = {
@@ -151,12 +155,16 @@ def _failures(what: str) -> Iterator[None]:
         raise reject("source_denied", f"{what}: the store doesn't allow it with these credentials") from None
     except (exceptions.PreconditionError, exceptions.NotModifiedError):
         raise Changed(f"{what} changed while it was read") from None
-    except (exceptions.InvalidPathError, exceptions.UnknownConfigurationKeyError, ValueError):
+    except exceptions.InvalidPathError:
+        raise reject("source_path", f"{what} has a key, or is one, with an empty part or with . or ..") from None
+    except ValueError:
         raise reject("source_path", f"{what}: not a path of an object store") from None
     except (exceptions.BaseError, OSError) as error:
         text = str(error)
-        if "credential" in text.lower() or "169.254." in text:
+        if _METADATA.search(text):
             raise reject("source_denied", f"{what}: there are no credentials for this store") from None
+        if status := _STATUS.search(text):
+            refuse_status(int(status[1]), what)
         late = "TimedOut" in text or "timed out" in text
         code = "source_timeout" if late else "source_unreachable"
         raise Again(code, f"{what}: " + ("no answer in time" if late else "the store doesn't answer")) from None

@@ -162,7 +162,7 @@ def _web(text: str, scheme: str, rest: str, policy: SourcePolicy) -> Source:
 def _parts(path: str, quoted: bool = False) -> list[str]:
     """The parts of a remote path, unquoted if it's `quoted`; one slash at its end means nothing."""
     if not path.strip("/"):
-        if path not in ("", "/"):
+        if path:
             raise malformed("source_path", f"{path!r} has an empty part")
         return []
     try:

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lorad.sources.locks import FolderLock
@@ -65,7 +65,9 @@ class Staging:
                     continue
                 mark = path.with_name(f"{path.name}.lock")
                 if _free(mark):
-                    left.append(self.take(path))
+                    # Its maker may be ending right now: what ends isn't locked by us.
+                    with suppress(FileNotFoundError):
+                        left.append(self.take(path))
                     mark.unlink(missing_ok=True)
             for mark in self._path.glob("*.lock"):
                 if not mark.with_suffix("").exists() and _free(mark):

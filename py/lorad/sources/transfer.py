@@ -141,23 +141,23 @@ class Sink:
         self._transfer.done -= self.written
         self._hash, self.written = hashlib.sha256(), 0
 
-    def copy(self, source: int) -> None:
-        """Appends all that the open file `source` has, where possible without moving bytes (a shared extent)."""
+    def copy(self, source: int, most: int) -> None:
+        """Appends what the open file `source` has, up to `most` bytes; where possible without moving them (reflinks)."""
         self._hash = None
         try:
-            while count := os.copy_file_range(source, self._file, COPY_BYTES):
+            while count := os.copy_file_range(source, self._file, min(COPY_BYTES, most - self.written)):
                 self.written += count
                 self._transfer.took(count)
             return
         except OSError:
             # Another file system, or one that can't: the offsets are where the last call left them.
             self._transfer.check()
-        while data := self._read(source):
+        while data := self._read(source, min(CHUNK_BYTES, most - self.written)):
             self.write(data)
 
-    def _read(self, source: int) -> bytes:
+    def _read(self, source: int, count: int) -> bytes:
         try:
-            return os.read(source, CHUNK_BYTES)
+            return os.read(source, count)
         except OSError as error:
             raise reject("source_unreachable", f"{self.name} can't be read: {error.strerror}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from lorad.sources.address import Resolve, resolve
 from lorad.sources.files import CONFIG, INDEX, KNOWN, TENSORS, Item, choose
@@ -28,7 +28,7 @@ class WebFolder:
     def items(self, transfer: Transfer) -> tuple[Item, ...]:
         """The adapter's files as they are now."""
         if self._source.path.endswith(".gguf"):
-            found = self._web.probe(self._source.text, self._source.path.rpartition("/")[2], transfer)
+            found = self._web.probe(self._source.text, unquote(self._source.path.rpartition("/")[2]), transfer)
             if found is None:
                 raise reject("source_missing", f"nothing is at {self._source.text}")
             return (found,)
