@@ -1,4 +1,4 @@
-"""Servers on loopback for tests of sources: files over HTTP, a hub, and a proxy in front of any server that breaks things."""
+"""Servers on loopback for tests of sources: files over HTTP, a hub, and a proxy that breaks what another says."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ class Hub:
     def respond(self, handler: BaseHTTPRequestHandler) -> None:
         self.asked.append((handler.path, dict(handler.headers)))
         path = unquote(urlsplit(handler.path).path)
-        if self.token and not path.startswith("/stored/"):
-            if handler.headers.get("Authorization") != f"Bearer {self.token}":
-                answer(handler, 401, b"{}", {"X-Error-Code": "RepoNotFound"})
-                return
+        known = not self.token or handler.headers.get("Authorization") == f"Bearer {self.token}"
+        if not known and not path.startswith("/stored/"):
+            answer(handler, 401, b"{}", {"X-Error-Code": "RepoNotFound"})
+            return
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             self._info(handler, found[1], found[2] or "main")
         elif found := re.fullmatch(r"/(stored/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from adapter_files import adapter_files, digest_of_files, read_files, write_files
 from loopback import Files, serving
-
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Entry, SourcePolicy, parse_source
 

