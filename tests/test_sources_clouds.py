@@ -90,6 +90,7 @@ def cache(tmp_path: Path) -> AdapterCache:
 
 def environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     for name, value in {
+        "NO_PROXY": "127.0.0.1",
         "GOOGLE_BASE_URL": url,
         "GOOGLE_BEARER_TOKEN": "token",
         "GOOGLE_BUCKET": "another",

@@ -22,7 +22,8 @@ LIMITS: dict[str, Any] = {"retry_seconds": 0.01, "idle_seconds": 5.0, "seconds_m
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for name in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
 
 
@@ -180,3 +181,20 @@ def test_offline(server: Server, cache: AdapterCache, monkeypatch: pytest.Monkey
         assert "HF_HUB_OFFLINE" in refusal.message
     finally:
         _http.close_session()
+
+
+def test_a_proxy_of_the_environment(
+    hub: Hub, server: Server, cache: AdapterCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.utils import _http
+
+    monkeypatch.setenv("HTTP_PROXY", server.url.replace("//", "//user:pass@"))
+    monkeypatch.setenv("http_proxy", server.url.replace("//", "//user:pass@"))
+    _http.close_session()
+    try:
+        assert read_files(obtain(cache, "http://hub.example").path) == FILES
+    finally:
+        _http.close_session()
+    assert all(path.startswith("http://hub.example/") for path, _ in hub.asked)
+    assert all(headers["Host"] == "hub.example" for path, headers in hub.asked if "/resolve/" in path)
+    assert all("Proxy-Authorization" in headers for path, headers in hub.asked if "/resolve/" in path)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,9 @@ from adapter_files import adapter_files, digest_of_files, read_files
 from loopback import Fault, Files, Proxy, Server, breaking, serving
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Entry, SourcePolicy, parse_source
+from lorad.sources.files import Item
+from lorad.sources.transfer import Sink, Transfer
+from lorad.sources.web import Web
 
 TENSORS = "/a/adapter_model.safetensors"
 LIMITS: dict[str, Any] = {"retry_seconds": 0.01, "idle_seconds": 5.0, "seconds_max": 20.0, "private_addresses": True}
@@ -210,7 +216,7 @@ def test_always_cut(cache: AdapterCache, files: Files, server: Server) -> None:
 
 
 def test_wrong_lengths(cache: AdapterCache, server: Server) -> None:
-    for length in ("10", "300001", "99999999999999999999"):
+    for length in ("10", "300001", "999999999999999999"):
         with breaking(server.url, Fault(path=TENSORS, headers={"Content-Length": length}, times=1000)) as proxy:
             assert refused(cache, proxy.url).code == "source_changed"
     both = (Fault(path=TENSORS, method="*", headers={"Content-Length": "400000"}, times=1000),)
@@ -357,6 +363,60 @@ def test_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, se
         assert "from https to http" in refused(cache, url).message
 
 
+@pytest.mark.parametrize("answer", ["HTTP/1.1 200 OK", "HTTP/1.1 407 Who", "HTTP/1.1 200 O" + "K" * 100_000, ""])
+def test_https_through_a_proxy(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, server: Server
+) -> None:
+    """Only the hub's files are read so: see `Web`."""
+    pem = certificate(tmp_path, "hub.example")
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    asked: list[bytes] = []
+
+    def tunnel(listener: socket.socket, port: int) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                head = b""
+                while not head.endswith(b"\r\n\r\n"):
+                    head += client.recv(1)
+                asked.append(head)
+                client.sendall(f"{answer}\r\n\r\n".encode() if answer else b"")
+                if " 200 OK" not in answer:
+                    client.close()
+                    continue
+                inner = socket.create_connection(("127.0.0.1", port))
+                for one, other in ((client, inner), (inner, client)):
+                    threading.Thread(target=pump, args=(one, other), daemon=True).start()
+
+    with breaking(server.url) as proxy, socket.create_server(("127.0.0.1", 0)) as listener:
+        wrap(proxy, pem)
+        threading.Thread(target=tunnel, args=(listener, proxy.port), daemon=True).start()
+        monkeypatch.setenv("https_proxy", f"http://us%40er:pa%3Ass@127.0.0.1:{listener.getsockname()[1]}")
+        web = Web(policy(retries_max=0), leads=True)
+        transfer = Transfer("x", policy(retries_max=0))
+        with Sink(tmp_path, "x", transfer) as sink:
+            url, item = f"https://hub.example{TENSORS}", Item("x", 300_000)
+            if " 200 OK" in answer and len(answer) < 100:
+                web.read(url, item, sink, transfer)
+                assert sink.path.read_bytes() == files.files[TENSORS]
+            else:
+                with pytest.raises(LoradError) as caught:
+                    web.read(url, item, sink, transfer)
+                assert caught.value.code == "source_unreachable"
+        listener.shutdown(socket.SHUT_RDWR)
+    assert asked[0].startswith(b"CONNECT hub.example:443 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"us@er:pa:ss") in asked[0]
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Passes bytes on until one side ends."""
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
 def certificate(folder: Path, host: str) -> Path:
     """A self-signed certificate for `host` and its key, in one file."""
     import datetime
@@ -390,4 +450,4 @@ def wrap(proxy: Proxy, pem: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
     inner = proxy.server._server
-    inner.socket = context.wrap_socket(inner.socket, server_side=True)
+    inner.socket = context.wrap_socket(inner.socket, server_side=True, do_handshake_on_connect=False)

@@ -174,7 +174,8 @@ class AdapterCache:
             self.verify(manifest.digest)
         transfer.check()
         entry = self._commit(folder, manifest, hold)
-        self._seen.note(source.text, fetched.items, manifest.digest)
+        if self._seen.note(source.text, fetched.items, manifest.digest):
+            self._seen.forget(set(self._digests()))
         return replace(entry, source=fetched.resolved)
 
     def _commit(self, folder: Path, manifest: Manifest, hold: bool) -> Entry:
@@ -267,6 +268,7 @@ class AdapterCache:
         try:
             used = os.stat(path).st_mtime
         except OSError:
+            self._known.pop(digest, None)
             return None
         manifest = self._known.get(digest) or read_manifest(path)
         if manifest is None:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lorad.sources.address import Resolve, resolve
+from lorad.sources.connection import port_of
 from lorad.sources.files import Item, choose
 from lorad.sources.reject import reject
 from lorad.sources.source import Source
@@ -32,7 +33,7 @@ class HubFolder:
         self._source = source
         self._endpoint = (source.policy.hub_endpoint or constants.ENDPOINT).rstrip("/")
         url = urlsplit(self._endpoint)
-        place = f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
+        place = f"{url.hostname}:{port_of(url)}"
         # What the hub stores lies with a content network, under URLs that are signed for a while.
         self._web = Web(
             source.policy,

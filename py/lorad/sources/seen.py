@@ -13,12 +13,16 @@ from pathlib import Path
 from lorad.models.files import write_atomically
 from lorad.sources.files import Item
 
+NOTES = 1000
+"""Sources that are read between two looks for those whose entry is gone."""
+
 
 class Seen:
     """A small file for each source in one folder. Losing one costs a download."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._notes = 0
         folder.mkdir(mode=0o700, exist_ok=True)
 
     def digest(self, source: str, items: Sequence[Item]) -> str | None:
@@ -28,15 +32,17 @@ class Seen:
             return found.get("digest")
         return None
 
-    def note(self, source: str, items: Sequence[Item], digest: str) -> None:
-        """`source` has these items, which are the entry `digest`."""
+    def note(self, source: str, items: Sequence[Item], digest: str) -> bool:
+        """`source` has these items, which are the entry `digest`. True if it's time to call `forget`."""
         if (known := fingerprint(items)) is None:
-            return
+            return False
+        self._notes += 1
         text = json.dumps({"source": source, "items": known, "digest": digest})
         try:
             write_atomically(self._file(source), text.encode())
         except OSError:
-            return
+            return False
+        return self._notes % NOTES == 0
 
     def forget(self, kept: set[str]) -> None:
         """Removes what leads to none of the digests `kept`."""

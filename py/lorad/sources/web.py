@@ -8,12 +8,13 @@ from __future__ import annotations
 import http.client
 import itertools
 import ssl
+import urllib.request
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from lorad.sources.address import Resolve, addresses, resolve
-from lorad.sources.connection import Exchange
+from lorad.sources.connection import Exchange, port_of
 from lorad.sources.files import Item
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.reject import Changed, reject
@@ -62,7 +63,8 @@ class Web:
     """Files by URL, as the policy allows.
 
     `trusted`: hosts that the operator named, which may have private addresses. `leads`: a redirect may go to any host
-    that may be asked. `headers` are sent to the host of the URL, and not to another one that it leads to.
+    that may be asked, and the environment's proxy is used; without, none is, for it would choose the addresses.
+    `headers` are sent to the host of the URL, and not to another one that it leads to.
     """
 
     def __init__(
@@ -159,13 +161,19 @@ class Web:
         raise reject("source_unreachable", f"{transfer.where} leads on more than {REDIRECTS_MAX} times")
 
     def _exchange(self, method: str, url: SplitResult, headers: dict[str, str], transfer: Transfer) -> Exchange:
-        host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
-        private = self._policy.private_addresses or f"{host}:{port}" in self._trusted
-        found = addresses(host, port, private, self._ask)
+        host, port = url.hostname or "", port_of(url)
+        via = _proxy(url) if self._leads else None
+        if via is not None:
+            # The proxy resolves the name, and decides what may be asked.
+            found = addresses(via.hostname or "", port_of(via), True, resolve)
+        else:
+            private = self._policy.private_addresses or f"{host}:{port}" in self._trusted
+            found = addresses(host, port, private, self._ask)
         if url.scheme == "https" and self._tls is None:
             self._tls = ssl.create_default_context()
         try:
-            return Exchange(method, url, found, headers, transfer, self._tls if url.scheme == "https" else None)
+            tls = self._tls if url.scheme == "https" else None
+            return Exchange(method, url, found, headers, transfer, tls, via)
         except ssl.SSLCertVerificationError as error:
             raise reject("source_unreachable", f"the certificate of {host!r}: {error.verify_message}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -191,6 +199,14 @@ class Web:
                     "source_prefix", f"the host {here.hostname!r} leads outside of the places that are allowed"
                 )
         return there
+
+
+def _proxy(url: SplitResult) -> SplitResult | None:
+    """The proxy that the environment names for a URL (HTTPS_PROXY, HTTP_PROXY, NO_PROXY)."""
+    named = urllib.request.getproxies().get(url.scheme)
+    if not named or urllib.request.proxy_bypass(url.netloc.rpartition("@")[2]):
+        return None
+    return urlsplit(named if "://" in named else f"http://{named}")
 
 
 def _again(error: Exception, what: str, written: int) -> Again:
