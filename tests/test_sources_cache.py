@@ -375,6 +375,7 @@ def test_who_waits_for_anothers_fetch_can_be_cancelled(root: Path, cache: Adapte
     thread.start()
     begun.wait(10)
     assert refused(cache.obtain, source, cancelled=lambda: True).code == "source_cancelled"
+    assert not cache.listing()
     go.set()
     thread.join()
     assert not cache._turns

@@ -12,7 +12,8 @@ import pytest
 from adapter_files import adapter_files, digest_of_files, read_files, write_files
 from lorad.errors import LoradError
 from lorad.sources import AdapterCache, Registry, SourcePolicy, parse_source
-from lorad.sources.local import LocalFolder
+from lorad.sources.local import SETTLED_SECONDS, LocalFolder
+from lorad.sources.transfer import Transfer
 
 Refused = Callable[..., str]
 
@@ -214,6 +215,20 @@ def test_a_file_that_grows_while_it_is_copied(root: Path, policy: SourcePolicy, 
     writes, limit = 0, 1
     entry = cache.obtain(parse_source("a", policy), on_progress=write)
     assert read_files(entry.path) == read_files(folder)
+
+
+def test_a_file_that_was_just_written_settles(root: Path, policy: SourcePolicy) -> None:
+    """Within one tick of the file system's clock it could be written again with the same times."""
+    write_files(root / "a", adapter_files(1))
+    source = parse_source("a", policy)
+    for age, waits in ((0.0, True), (10.0, False)):
+        slept: list[float] = []
+        transfer = Transfer("a", policy, clock=lambda slept=slept: sum(slept), wait=slept.append)  # type: ignore[misc]
+        newest = max(file.stat().st_ctime for file in (root / "a").iterdir())
+        folder = LocalFolder(source, now=lambda newest=newest, age=age: newest + age)  # type: ignore[misc]
+        folder.items(transfer)
+        folder.close()
+        assert (sum(slept) >= SETTLED_SECONDS) == waits
 
 
 def test_a_folder_swapped_while_it_is_copied(root: Path, policy: SourcePolicy, cache: AdapterCache) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,10 @@ def test_odd_spellings_of_loopback(host: str) -> None:
     with pytest.raises(AdapterRejected) as caught:
         addresses(host, 80, False)
     assert caught.value.code in ("source_address", "source_unreachable")
+
+
+def test_naming_a_source_imports_nothing_heavy() -> None:
+    heavy = ("torch", "obstore", "huggingface_hub", "aiohttp")
+    code = f"import sys, lorad.sources; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -17,7 +17,7 @@ from adapter_files import adapter_files, digest_of_files, write_files
 from lorad.sources import AdapterCache
 
 ADAPTERS, SIZE = 8, 40_000
-ROUNDS = int(os.environ.get("LORAD_KILLS", "12"))
+ROUNDS = int(os.environ.get("LORAD_KILLS", "8"))
 
 WORKER = """
 import random, sys, threading, time
