@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from lorad.control.manager import AdapterManager
+from lorad.control.setup import make_manager, on_demand
 from lorad.server.registry import Registry
-from lorad.server.run import make_manager
 from scripted_engine import ScriptedEngine, model_info
 from serving import CONTEXT, VOCAB, Client, serving
 
@@ -81,6 +81,7 @@ async def controlling(folder: Path, engine: ScriptedEngine | None = None, **opti
     async def control(registry: Registry, front: Any, config: Any) -> AdapterManager:
         manager = await asyncio.to_thread(make_manager, engine, registry, front.in_flight, config, folder=folder)
         await manager.restore()
+        front.on_unknown = on_demand(manager, config)
         managers.append(manager)
         return manager
 

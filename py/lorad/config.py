@@ -126,6 +126,12 @@ class ServerConfig:
     adapter_prefixes: list[str] = option(
         [], "if given, remote sources must lie below one of these, as in s3://bucket/folder", metavar="PREFIX"
     )
+    adapter_registry: str = option(
+        "", "folder or bucket prefix whose adapters are loaded when a request names them; default: none"
+    )
+    max_on_demand_adapters: int = option(
+        1024, "adapters of --adapter-registry that are registered at once, idle ones included", low=1
+    )
     adapter_bytes_max: int = option(4 << 30, "files of one adapter together, at most", low=1)
     adapter_fetch_seconds: float = option(600.0, "how long bringing one adapter may take", low=1, high=YEAR_SECONDS)
     adapter_cache_bytes: int = option(

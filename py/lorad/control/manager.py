@@ -81,6 +81,10 @@ class AdapterManager:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
         return record
 
+    def running(self, record: Record) -> int:
+        """Requests under a name that are at work."""
+        return 0 if record.info is None else len(self._in_flight.of(record.name, record.info.generation))
+
     def adopt(self, name: str, source: str, info: AdapterInfo) -> None:
         """Takes over an adapter that was loaded by an option of the start, which the state file doesn't know."""
         self._records[name] = Record(name, source, info=info)
@@ -88,12 +92,19 @@ class AdapterManager:
     # loading
 
     def load(
-        self, name: str, source: str, *, reload: bool = False, digest: str = "", pinned: bool = False
+        self,
+        name: str,
+        source: str,
+        *,
+        reload: bool = False,
+        digest: str = "",
+        pinned: bool = False,
+        on_demand: bool = False,
     ) -> Operation:
         """Begins to load `source` under `name`. What is under way or in force already isn't begun again.
 
         `reload`: replace what is in force, even by the same source; without it another source is a Conflict.
-        `digest`: what the content must be.
+        `digest`: what the content must be. `on_demand`: a restart doesn't bring it back.
         """
         self.registry.check_name(name)
         parse_source(source, self._policy)
@@ -109,7 +120,7 @@ class AdapterManager:
         operation = self.operations.begin("load" if record.info is None else "reload", name)
         record.loads.append((operation, source, digest))
         record.users += 1
-        self.spawn(self._load(record, operation, source, digest, reload=reload, pinned=pinned))
+        self.spawn(self._load(record, operation, source, digest, reload=reload, pinned=pinned, on_demand=on_demand))
         return operation
 
     def _unchanged(self, record: Record, source: str, digest: str) -> bool:
@@ -125,7 +136,15 @@ class AdapterManager:
         )
 
     async def _load(
-        self, record: Record, operation: Operation, source: str, digest: str, *, reload: bool, pinned: bool
+        self,
+        record: Record,
+        operation: Operation,
+        source: str,
+        digest: str,
+        *,
+        reload: bool,
+        pinned: bool,
+        on_demand: bool,
     ) -> None:
         try:
             async with record.lock:
@@ -135,7 +154,9 @@ class AdapterManager:
                     operation.end(changed=False)
                     return
                 pin = record.pinned or pinned
-                await self._write(lambda: self._state.want(record.name, source, digest, pinned=pin))
+                record.on_demand = on_demand
+                if not on_demand:
+                    await self._write(lambda: self._state.want(record.name, source, digest, pinned=pin))
                 operation.accept()
                 try:
                     result = await self._bring(record, operation, source, digest, pin=pin)

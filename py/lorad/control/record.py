@@ -22,6 +22,8 @@ class Record:
     """Of its content, in the adapter cache; "": it isn't there."""
     info: AdapterInfo | None = None
     pinned: bool = False
+    on_demand: bool = False
+    """It was loaded because a request named it; the state file doesn't know of it."""
     failure: LoradError | None = None
     """Why it couldn't be brought back at the start."""
     loads: list[tuple[Operation, str, str]] = field(default_factory=list)
@@ -58,6 +60,7 @@ class Record:
             "source": self.source,
             "digest": self.digest or None,
             "pinned": self.pinned,
+            "on_demand": self.on_demand,
             "operation": None if self.loading is None else self.loading.id,
         }
         if (info := self.info) is not None:

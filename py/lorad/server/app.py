@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
-from lorad.errors import InvalidRequest, LoradError, Unavailable
+from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
 from lorad.server.auth import key_check
 from lorad.server.body import read_body
 from lorad.server.decode import decode
@@ -79,6 +79,8 @@ class Front:
         self.gate = Gate(in_flight_max)
         self.metrics = Metrics(registry, self.gate)
         self.in_flight = InFlight()
+        self.on_unknown: Callable[[str, NotFound], Awaitable[None]] | None = None
+        """Brings an unknown name, or raises why it can't be."""
         self._now = now
         self._new_id = new_id
         self._request_ids = itertools.count(1)
@@ -138,7 +140,7 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
-        target = self.registry.resolve(ask.model)
+        target = await self._target(ask.model)
         with self.gate.passing(ask.n):
             self._check_engine()
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
@@ -150,7 +152,7 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), CompletionRequest, _COMPLETION_DEFAULTS)
         ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
-        target = self.registry.resolve(ask.model)
+        target = await self._target(ask.model)
         with self.gate.passing(ask.n * len(prompts)):
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
@@ -162,6 +164,15 @@ class Front:
             return await self._answer(request, ask, _Prompts("prompt", encoded, began), CompletionFormat)
 
     # steps
+
+    async def _target(self, name: str) -> Target:
+        try:
+            return self.registry.resolve(name)
+        except NotFound as unknown:
+            if self.on_unknown is None or self.gate.draining:
+                raise
+            await self.on_unknown(name, unknown)
+        return self.registry.resolve(name)
 
     def _check_engine(self) -> None:
         fault = self.handle.fault

@@ -22,22 +22,14 @@ from aiohttp import web
 from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
 from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
+from lorad.control.setup import make_manager, on_demand
 from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
-from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterInfo, Progress
 from lorad.errors import ModelRejected, Unavailable
-from lorad.models.files import data_folder
 from lorad.server.app import Front, make_app
-from lorad.server.in_flight import InFlight
 from lorad.server.registry import Registry
-from lorad.sources.cache import AdapterCache
-from lorad.sources.policy import SourcePolicy
-from lorad.store.state import StateFile
 from lorad.text.model import load_text_model
-
-STATE_FILE, ADAPTERS = "state.sqlite", "adapters"
-"""In the data folder."""
 
 CUT_SECONDS = 2.0
 """After the deadline: how long error events may take to reach their clients."""
@@ -91,11 +83,12 @@ class Server:
             self.front = Front(
                 self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
             )
-            if self._config.control_key:
+            if self._config.control_key or self._config.adapter_registry:
                 self.manager = await asyncio.to_thread(
                     make_manager, self.engine, registry, self.front.in_flight, self._config
                 )
                 await self.manager.restore(self._on_restored)
+                self.front.on_unknown = on_demand(self.manager, self._config)
             await self._load(registry, modules)
             await self._listen(self.front)
         except BaseException as error:
@@ -156,28 +149,6 @@ class Server:
         await self.engine.stop()
         if self._socket is not None:
             self._socket.close()
-
-
-def make_manager(
-    handle: EngineHandle,
-    registry: Registry,
-    in_flight: InFlight,
-    config: ServerConfig,
-    *,
-    folder: Path | None = None,
-) -> AdapterManager:
-    """The manager that a server's options ask for, with its state file and adapter cache in a data folder."""
-    folder = folder or data_folder()
-    path = Path(config.state_file).expanduser() if config.state_file else folder / STATE_FILE
-    policy = SourcePolicy(
-        roots=tuple(Path(root).expanduser().absolute() for root in config.adapter_roots),
-        schemes=frozenset(config.adapter_schemes),
-        prefixes=tuple(config.adapter_prefixes),
-        bytes_max=config.adapter_bytes_max,
-        seconds_max=config.adapter_fetch_seconds,
-    )
-    cache = AdapterCache(folder / ADAPTERS, config.adapter_cache_bytes)
-    return AdapterManager(handle, registry, in_flight, StateFile(path, handle.model.digest), cache, policy)
 
 
 def serve(

@@ -1,0 +1,58 @@
+"""From a server's options to its adapter manager."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from lorad.config import ServerConfig
+from lorad.control.manager import AdapterManager
+from lorad.control.on_demand import OnDemand
+from lorad.engine.handle import EngineHandle
+from lorad.errors import NotFound
+from lorad.models.files import data_folder
+from lorad.server.in_flight import InFlight
+from lorad.server.registry import Registry
+from lorad.sources.cache import AdapterCache
+from lorad.sources.policy import SourcePolicy
+from lorad.sources.registry import Registry as AdapterFolder
+from lorad.store.state import StateFile
+
+STATE_FILE, ADAPTERS = "state.sqlite", "adapters"
+"""In the data folder."""
+
+
+def make_manager(
+    handle: EngineHandle,
+    registry: Registry,
+    in_flight: InFlight,
+    config: ServerConfig,
+    *,
+    folder: Path | None = None,
+) -> AdapterManager:
+    """The manager that a server's options ask for, with its state file and adapter cache in a data folder."""
+    folder = folder or data_folder()
+    policy = source_policy(config)
+    path = Path(config.state_file).expanduser() if config.state_file else folder / STATE_FILE
+    cache = AdapterCache(folder / ADAPTERS, config.adapter_cache_bytes)
+    return AdapterManager(handle, registry, in_flight, StateFile(path, handle.model.digest), cache, policy)
+
+
+def source_policy(config: ServerConfig) -> SourcePolicy:
+    """Where adapters may come from."""
+    return SourcePolicy(
+        roots=tuple(Path(root).expanduser().absolute() for root in config.adapter_roots),
+        schemes=frozenset(config.adapter_schemes),
+        prefixes=tuple(config.adapter_prefixes),
+        bytes_max=config.adapter_bytes_max,
+        seconds_max=config.adapter_fetch_seconds,
+    )
+
+
+def on_demand(manager: AdapterManager, config: ServerConfig) -> Callable[[str, NotFound], Awaitable[None]] | None:
+    """What brings adapters of the registry that the options name, if they name one."""
+    if not config.adapter_registry:
+        return None
+    adapters = AdapterFolder(config.adapter_registry, source_policy(config))
+    return OnDemand(manager, adapters, config.max_on_demand_adapters, now=time.monotonic).bring

@@ -1,0 +1,85 @@
+"""Adapters of a registry, loaded when a request names them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from controlling import Control, controlling
+from lorad.control import on_demand
+
+
+def put(control: Control, name: str, content: str) -> None:
+    control.write(name, content)
+
+
+async def test_the_first_request_brings_an_adapter(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=".") as control:
+        put(control, "acme", "one")
+        answers = await asyncio.gather(*(control.generation("acme") for _ in range(20)))
+        assert len(set(answers)) == 1 and answers[0] is not None
+        assert sum(control.engine.held.values()) == 1
+        card = await control.card("acme")
+        assert card["state"] == "ready" and card["on_demand"] is True
+        status, answer = await control.client.post("/v1/completions", model="nobody", prompt="hi")
+        assert status == 404 and answer["error"]["code"] == "model_not_found" and "nobody" in answer["error"]["message"]
+    async with controlling(tmp_path, adapter_registry=".") as control:
+        assert not control.manager.records, "nobody asked for it to stay"
+        assert await control.generation("acme") == answers[0]
+
+
+async def test_a_name_that_isnt_there_is_not_looked_for_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with controlling(tmp_path, adapter_registry=".") as control:
+        assert await control.generation("late") is None
+        put(control, "late", "one")
+        assert await control.generation("late") is None, "for a while it's taken as missing"
+        monkeypatch.setattr(on_demand, "MISSING_SECONDS", 0.0)
+        assert await control.generation("other") is None
+        put(control, "other", "one")
+        assert await control.generation("other") is not None
+
+
+@pytest.mark.parametrize("name", ["../root/a", "a/b", "..", "a@b", ".hidden", "x" * 300, "a\u200bb", "s3://bucket/a"])
+async def test_names_that_lead_elsewhere_are_unknown(tmp_path: Path, name: str) -> None:
+    async with controlling(tmp_path, adapter_registry=".") as control:
+        put(control, "a", "one")
+        status, answer = await control.client.post("/v1/completions", model=name, prompt="hi")
+        assert status in (400, 404), answer
+        assert not control.engine.held and not control.manager.records
+
+
+async def test_one_that_cant_be_loaded_tells_why(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=".") as control:
+        control.engine.bad = "broken"
+        put(control, "x", "broken")
+        status, answer = await control.client.post("/v1/completions", model="x", prompt="hi")
+        assert status == 400 and answer["error"]["code"] == "adapter_rank" and answer["error"]["param"] == "model"
+        assert str(control.root) not in str(answer), "a client isn't told where it lies"
+
+
+async def test_only_so_many_stay(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=".", max_on_demand_adapters=3) as control:
+        await control.load("kept", control.write("kept-source", "kept"))
+        for number in range(6):
+            put(control, f"n{number}", f"content {number}")
+            assert await control.generation(f"n{number}") is not None
+        await control.settled()
+        assert {record.name for record in control.manager.records} == {"kept", "n3", "n4", "n5"}
+        assert await control.generation("n0") is not None, "it comes back when it's asked for"
+
+
+async def test_loads_on_demand_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_demand, "LOADING_MAX", 2)
+    async with controlling(tmp_path, adapter_registry=".") as control:
+        control.engine.pause = 0.2
+        for number in range(3):
+            put(control, f"n{number}", f"content {number}")
+        first = [asyncio.create_task(control.generation(f"n{number}")) for number in range(2)]
+        await asyncio.sleep(0.1)
+        status, answer = await control.client.post("/v1/completions", model="n2", prompt="hi")
+        assert status == 429 and answer["error"]["code"] == "on_demand_full"
+        assert None not in await asyncio.gather(*first)
