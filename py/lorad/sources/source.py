@@ -68,6 +68,12 @@ def parse_source(text: str, policy: SourcePolicy) -> Source:
     return source
 
 
+def trusted_source(path: Path, policy: SourcePolicy) -> Source:
+    """A folder or .gguf file that the operator named, anywhere on this machine; never one from a request."""
+    whole = path.absolute()
+    return Source(str(path), "file", "", "/".join(whole.parts[1:]), policy, roots=(Path("/"),))
+
+
 def hidden(text: str) -> str:
     """The first character of `text` that can't be seen or isn't text, as U+…; empty if there is none."""
     for character in text:
