@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from pathlib import Path
-
-from lorad.sources.manifest import digest_of
-from lorad.sources.transfer import Stored
 
 
 def adapter_files(seed: int = 0, size: int = 1000) -> dict[str, bytes]:
@@ -32,6 +30,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 def digest_of_files(files: dict[str, bytes]) -> str:
     """The digest by its definition in docs/sources.md."""
-    import hashlib
-
-    return digest_of(Stored(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items())
+    state = hashlib.sha256(b"lorad adapter 1\n")
+    for name in sorted(files):
+        state.update(f"{hashlib.sha256(files[name]).hexdigest()} {len(files[name])} {name}\n".encode())
+    return state.hexdigest()

@@ -287,6 +287,22 @@ def test_a_flipped_bit_is_found_on_demand(take: Any, cache: AdapterCache) -> Non
         assert read_files(entry.path) == adapter_files(1, SIZE)
 
 
+def test_an_entry_that_was_replaced_while_it_was_verified_stays(
+    take: Any, cache: AdapterCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evicted and fetched again in between, by somebody who holds it: what was seen of the old one is no reason."""
+    entry = take(1)
+
+    def replaced(folder: Path, manifest: Any) -> bool:
+        cache.evict_to(0)
+        take(1, hold=True)
+        return False
+
+    monkeypatch.setattr("lorad.sources.cache.intact", replaced)
+    assert cache.verify(entry.digest) == entry
+    assert read_files(entry.path) == adapter_files(1, SIZE)
+
+
 def test_what_a_crash_left_is_removed(take: Any, cache: AdapterCache) -> None:
     entry = take(1)
     staging = cache.folder / ".staging"

@@ -11,7 +11,7 @@ import pytest
 
 from adapter_files import adapter_files, digest_of_files, read_files, write_files
 from lorad.errors import LoradError
-from lorad.sources import AdapterCache, Registry, SourcePolicy, parse_source
+from lorad.sources import AdapterCache, Registry, SourcePolicy, parse_source, trusted_source
 from lorad.sources.local import SETTLED_SECONDS, LocalFolder
 from lorad.sources.transfer import Transfer
 
@@ -141,23 +141,49 @@ def test_links_below_the_root_are_followed(root: Path, policy: SourcePolicy, cac
     (snapshot / "adapter_model.safetensors").symlink_to("../../blobs/b2")
     (root / "latest").symlink_to("snapshots/../snapshots/./c0ffee/")
     (root / "one.gguf").symlink_to("latest/../../blobs/b2")
-    for text in ("snapshots/c0ffee", "latest"):
+    (root / "blobs/absolute").symlink_to(f"{root}//snapshots/./c0ffee")
+    for text in ("snapshots/c0ffee", "latest", "blobs/absolute"):
         entry = cache.obtain(parse_source(text, policy))
         assert read_files(entry.path) == {"adapter_config.json": b"{}", "adapter_model.safetensors": b"tensors"}
     assert read_files(cache.obtain(parse_source("one.gguf", policy)).path) == {"one.gguf": b"tensors"}
 
 
 @pytest.mark.parametrize(
-    "target", ["../../outside", "/{outside}", "..", "../..", "a/../../..", "sub/../../../outside", "loop", "/", "."]
+    "target",
+    [
+        "../../outside",
+        "/{outside}",
+        "..",
+        "../..",
+        "a/../../..",
+        "sub/../../../outside",
+        "loop",
+        "/",
+        ".",
+        "/{root}/../outside",
+    ],
 )
 def test_links_that_lead_out(target: str, root: Path, policy: SourcePolicy, cache: AdapterCache) -> None:
     outside = write_files(root.parent / "outside", adapter_files())
     (root / "sub").mkdir()
     (root / "loop").symlink_to("loop")
     (root / "deep").mkdir()
-    (root / "deep/link").symlink_to(target.format(outside=outside).replace("//", "/"))
+    (root / "deep/link").symlink_to(target.format(outside=outside, root=root).replace("//", "/"))
     assert code(cache, "deep/link", policy) in ("source_path", "source_missing")
     assert code(cache, "deep/link/outside", policy) in ("source_path", "source_missing")
+
+
+def test_what_the_operator_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: AdapterCache) -> None:
+    """No root confines it, and it may lead anywhere; what it is called stays as it was written."""
+    write_files(tmp_path / "elsewhere/real", adapter_files(1))
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere/real")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for path in ("real", "../link", str(tmp_path / "link"), "./real/"):
+        entry = cache.obtain(trusted_source(Path(path), SourcePolicy()))
+        assert (entry.digest, entry.source) == (digest_of_files(adapter_files(1)), str(Path(path)))
+    with pytest.raises(LoradError) as caught:
+        cache.obtain(trusted_source(Path("missing"), SourcePolicy()))
+    assert caught.value.code == "source_missing"
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"])

@@ -130,6 +130,21 @@ def test_remote_sources_of_the_wrong_form(text: str) -> None:
     assert "secret" not in refused.message
 
 
+@pytest.mark.parametrize("character", "_-./a")
+def test_long_names_are_read_at_once(character: str) -> None:
+    """An expression that can match in many ways would take years for these."""
+    run = character * 1900
+    for text in (
+        f"hf://a{run}!/x",
+        f"hf://a/b{run}!",
+        f"hf://a/b@c{run}!",
+        f"s3://a{run}!",
+        f"az://a{run}!",
+        f"https://a{run}!/",
+    ):
+        assert refusal(text).code == "source_path"
+
+
 def test_prefixes_confine_remote_sources() -> None:
     policy = SourcePolicy(
         schemes=frozenset(SCHEMES), prefixes=("s3://bucket/adapters/", "hf://owner", "https://h.example/x")

@@ -3,6 +3,6 @@
 from lorad.sources.cache import AdapterCache, Entry
 from lorad.sources.policy import SCHEMES, SourcePolicy
 from lorad.sources.registry import Registry
-from lorad.sources.source import Source, parse_source
+from lorad.sources.source import Source, parse_source, trusted_source
 
-__all__ = ["SCHEMES", "AdapterCache", "Entry", "Registry", "Source", "SourcePolicy", "parse_source"]
+__all__ = ["SCHEMES", "AdapterCache", "Entry", "Registry", "Source", "SourcePolicy", "parse_source", "trusted_source"]

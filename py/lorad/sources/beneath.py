@@ -2,8 +2,9 @@
 
 Each part of a path is opened by itself, relative to the folder that was opened before it, and without following
 links: what was checked is what is read, whatever is swapped meanwhile. A link is followed by hand, part by part in
-the same way; it may be relative and stay below the root (a trainer's `latest`, a hub's snapshot). `..` in a link goes
-back to the folder that was come from, never to what the file system calls its parent.
+the same way, and may lead to any place below the root (a trainer's `latest`, a hub's snapshot). `..` in a link goes
+back to the folder that was come from, never to what the file system calls its parent; an absolute one begins at the
+root again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Beneath:
     """A place below a root: the open folders that lead to it, the root's first."""
 
     def __init__(self, root: Path, where: str) -> None:
-        self._where = where
+        self._where, self._root = where, root
         try:
             self._folders = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         except OSError as error:
@@ -94,8 +95,12 @@ class Beneath:
                 except OSError as error:
                     target = self._link(part, opened[-1], error)
                     links += 1
-                    if target.startswith("/") or links > LINKS_MAX:
+                    if links > LINKS_MAX:
                         raise self._outside() from None
+                    if target.startswith("/"):
+                        target = self._below(target)
+                        self._close(opened[1:])
+                        del opened[1:]
                     todo += reversed(target.split("/"))
         except BaseException:
             self._close(opened)
@@ -113,6 +118,15 @@ class Beneath:
         if error.errno in _NOTHING:
             raise FileNotFoundError(part) from None
         raise reject("source_unreachable", f"{part} in {self._where!r}: {os.strerror(error.errno or 0)}") from None
+
+    def _below(self, target: str) -> str:
+        """What an absolute link means from the root on."""
+        parts = [part for part in target.split("/") if part]
+        for root in (self._root, self._root.resolve()):
+            start = list(root.parts[1:])
+            if parts[: len(start)] == start:
+                return "/".join(parts[len(start) :])
+        raise self._outside()
 
     def _outside(self) -> Exception:
         return malformed("source_path", f"{self._where!r} has a link that leads out of its root or in circles")

@@ -15,10 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,12 +26,13 @@ from lorad.sources.address import Resolve, resolve
 from lorad.sources.fetch import fetch
 from lorad.sources.files import Item
 from lorad.sources.locks import FolderLock, Holds
-from lorad.sources.manifest import Manifest, complete, intact, read_manifest, sync_folder, write_manifest
+from lorad.sources.manifest import Manifest, complete, intact, made_at, read_manifest, sync_folder, write_manifest
 from lorad.sources.reject import malformed, reject
 from lorad.sources.seen import Seen
 from lorad.sources.source import Source
 from lorad.sources.staging import Staging
 from lorad.sources.transfer import DiskFailed, Transfer
+from lorad.sources.turns import Turns
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -68,8 +68,7 @@ class AdapterCache:
     ) -> None:
         self.folder, self.bytes_max = folder, bytes_max
         self._now, self._ask, self._disk_free = now, ask, disk_free or _disk_free
-        self._turns: dict[str, tuple[threading.Lock, int]] = {}
-        self._turns_lock = threading.Lock()
+        self._turns = Turns()
         self._known: dict[str, Manifest] = {}
         with _disk_errors(folder.name):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,9 +78,9 @@ class AdapterCache:
             self._seen = Seen(folder / ".seen")
             self._staging.clean()
             for digest in self._digests():
-                manifest = read_manifest(folder / digest)
+                made, manifest = made_at(folder / digest), read_manifest(folder / digest)
                 if manifest is None or not complete(folder / digest, manifest):
-                    self._drop(digest)
+                    self._drop(digest, made)
             self._seen.forget(set(self._digests()))
 
     def obtain(
@@ -105,7 +104,7 @@ class AdapterCache:
             if (entry := self._found(digest, hold)) is not None:
                 return entry
         transfer = Transfer(source.text, source.policy, on_progress, cancelled)
-        with self._turn(source.text, transfer), _disk_errors(source.text), self._staging.folder() as folder:
+        with self._turns.turn(source.text, transfer), _disk_errors(source.text), self._staging.folder() as folder:
             return self._fetch(source, digest, folder, transfer, hold)
 
     def find(self, digest: str) -> Entry | None:
@@ -116,9 +115,10 @@ class AdapterCache:
     def verify(self, digest: str) -> Entry | None:
         """As `find`, but all files are read and held against their hashes."""
         self._check(digest)
-        manifest = read_manifest(self.folder / digest)
-        if manifest is None or not intact(self.folder / digest, manifest):
-            self._drop(digest)
+        path = self.folder / digest
+        made, manifest = made_at(path), read_manifest(path)
+        if manifest is None or not intact(path, manifest):
+            self._drop(digest, made)
         return self._found(digest, hold=False)
 
     def hold(self, digest: str) -> Entry | None:
@@ -254,11 +254,13 @@ class AdapterCache:
         self._staging.remove(gone)
         return None
 
-    def _drop(self, digest: str) -> None:
+    def _drop(self, digest: str, made: tuple[int, int]) -> None:
+        """Removes an entry that was found damaged, unless it isn't the same any more."""
         with self._lock:
-            if not (self.folder / digest).exists():
+            path = self.folder / digest
+            if not path.exists() or made_at(path) != made:
                 return
-            gone = self._staging.take(self.folder / digest)
+            gone = self._staging.take(path)
             self._known.pop(digest, None)
         self._staging.remove(gone)
 
@@ -282,30 +284,8 @@ class AdapterCache:
 
     def _touch(self, path: Path) -> None:
         now = self._now()
-        os.utime(path, (now, now))
-
-    @contextmanager
-    def _turn(self, source: str, transfer: Transfer) -> Iterator[None]:
-        """One fetch of a source at a time, so that the next one finds what this one brought.
-
-        It still asks the source itself: what is fetched now may be older than the next caller's question.
-        """
-        with self._turns_lock:
-            lock, count = self._turns.get(source, (threading.Lock(), 0))
-            self._turns[source] = lock, count + 1
-        try:
-            while not lock.acquire(timeout=0.1):
-                transfer.check()
-            try:
-                yield
-            finally:
-                lock.release()
-        finally:
-            with self._turns_lock:
-                lock, count = self._turns[source]
-                self._turns[source] = lock, count - 1
-                if count == 1:
-                    del self._turns[source]
+        with suppress(OSError):
+            os.utime(path, (now, now))
 
     @staticmethod
     def _expect(source: Source, digest: str | None, found: str) -> None:

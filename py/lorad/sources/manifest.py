@@ -64,6 +64,15 @@ def read_manifest(folder: Path) -> Manifest | None:
     return manifest if manifest.digest == folder.name else None
 
 
+def made_at(folder: Path) -> tuple[int, int]:
+    """Tells an entry from one of the same digest that was put in its place: its manifest is written once."""
+    try:
+        status = os.lstat(folder / NAME)
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
 def complete(folder: Path, manifest: Manifest) -> bool:
     """Whether all files are there with their sizes; doesn't read them."""
     try:

@@ -23,8 +23,8 @@ _BUCKETS = {
     "gs": re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
     "az": re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}"),
 }
-_REPO = re.compile(r"[A-Za-z0-9](?:[._-]?[A-Za-z0-9_])*")
-_REVISION = re.compile(r"[A-Za-z0-9_](?:[./-]?[A-Za-z0-9_+-])*")
+_REPO = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+_REVISION = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.+/-]*[A-Za-z0-9_+-])?")
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\.?|\[[0-9A-Fa-f:.]+\]")
 
 
@@ -66,6 +66,12 @@ def parse_source(text: str, policy: SourcePolicy) -> Source:
     if not policy.permits(f"{source.scheme}://{source.place}/{source.path}"):
         raise malformed("source_prefix", f"{source.text} is outside of the places that are allowed")
     return source
+
+
+def trusted_source(path: Path, policy: SourcePolicy) -> Source:
+    """A folder or .gguf file that the operator named, anywhere on this machine; never one from a request."""
+    whole = path.absolute()
+    return Source(str(path), "file", "", "/".join(whole.parts[1:]), policy, roots=(Path("/"),))
 
 
 def hidden(text: str) -> str:
@@ -130,7 +136,8 @@ def _hub(text: str, scheme: str, rest: str, policy: SourcePolicy) -> Source:
     for word in (owner, name):
         if not _REPO.fullmatch(word) or len(word) > 96 or "--" in word or ".." in word:
             raise malformed("source_path", f"{text!r} isn't hf://owner/name[@revision][/folder]")
-    if at and (not _REVISION.fullmatch(revision) or len(revision) > 200):
+    odd = any(part in revision for part in ("..", "//", "/.", "./"))
+    if at and (odd or not _REVISION.fullmatch(revision) or len(revision) > 200):
         raise malformed("source_path", f"{revision!r} can't be a revision")
     path = "/".join(_parts(folder))
     where = f"hf://{owner}/{name}" + (f"@{quote(revision, safe='')}" if at else "") + (f"/{path}" if path else "")
