@@ -16,7 +16,7 @@ def put(control: Control, name: str, content: str) -> None:
 
 
 async def test_the_first_request_brings_an_adapter(tmp_path: Path) -> None:
-    async with controlling(tmp_path, adapter_registry=".") as control:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         put(control, "acme", "one")
         answers = await asyncio.gather(*(control.generation("acme") for _ in range(20)))
         assert len(set(answers)) == 1 and answers[0] is not None
@@ -25,7 +25,7 @@ async def test_the_first_request_brings_an_adapter(tmp_path: Path) -> None:
         assert card["state"] == "ready" and card["on_demand"] is True
         status, answer = await control.client.post("/v1/completions", model="nobody", prompt="hi")
         assert status == 404 and answer["error"]["code"] == "model_not_found" and "nobody" in answer["error"]["message"]
-    async with controlling(tmp_path, adapter_registry=".") as control:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         assert not control.manager.records, "nobody asked for it to stay"
         assert await control.generation("acme") == answers[0]
 
@@ -33,7 +33,7 @@ async def test_the_first_request_brings_an_adapter(tmp_path: Path) -> None:
 async def test_a_name_that_isnt_there_is_not_looked_for_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with controlling(tmp_path, adapter_registry=".") as control:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         assert await control.generation("late") is None
         put(control, "late", "one")
         assert await control.generation("late") is None, "for a while it's taken as missing"
@@ -45,7 +45,7 @@ async def test_a_name_that_isnt_there_is_not_looked_for_each_time(
 
 @pytest.mark.parametrize("name", ["../root/a", "a/b", "..", "a@b", ".hidden", "x" * 300, "a\u200bb", "s3://bucket/a"])
 async def test_names_that_lead_elsewhere_are_unknown(tmp_path: Path, name: str) -> None:
-    async with controlling(tmp_path, adapter_registry=".") as control:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         put(control, "a", "one")
         status, answer = await control.client.post("/v1/completions", model=name, prompt="hi")
         assert status in (400, 404), answer
@@ -53,7 +53,7 @@ async def test_names_that_lead_elsewhere_are_unknown(tmp_path: Path, name: str) 
 
 
 async def test_one_that_cant_be_loaded_tells_why(tmp_path: Path) -> None:
-    async with controlling(tmp_path, adapter_registry=".") as control:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         control.engine.bad = "broken"
         put(control, "x", "broken")
         status, answer = await control.client.post("/v1/completions", model="x", prompt="hi")
@@ -62,7 +62,9 @@ async def test_one_that_cant_be_loaded_tells_why(tmp_path: Path) -> None:
 
 
 async def test_only_so_many_stay(tmp_path: Path) -> None:
-    async with controlling(tmp_path, adapter_registry=".", max_on_demand_adapters=3) as control:
+    async with controlling(
+        tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[], max_on_demand_adapters=3
+    ) as control:
         await control.load("kept", control.write("kept-source", "kept"))
         for number in range(6):
             put(control, f"n{number}", f"content {number}")
@@ -74,7 +76,7 @@ async def test_only_so_many_stay(tmp_path: Path) -> None:
 
 async def test_loads_on_demand_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_demand, "LOADING_MAX", 2)
-    async with controlling(tmp_path, adapter_registry=".") as control:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         control.engine.pause = 0.2
         for number in range(3):
             put(control, f"n{number}", f"content {number}")

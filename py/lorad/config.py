@@ -126,6 +126,12 @@ class ServerConfig:
     adapter_prefixes: list[str] = option(
         [], "if given, remote sources must lie below one of these, as in s3://bucket/folder", metavar="PREFIX"
     )
+    adapter_private_addresses: bool = option(
+        False, "whether https and http sources may be at private and loopback addresses"
+    )
+    adapter_redirect_hosts: list[str] = option(
+        [], "hosts that an https or http source may lead to besides its own", metavar="HOST"
+    )
     adapter_registry: str = option(
         "", "folder or bucket prefix whose adapters are loaded when a request names them; default: none"
     )

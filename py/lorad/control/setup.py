@@ -40,19 +40,28 @@ def make_manager(
 
 
 def source_policy(config: ServerConfig) -> SourcePolicy:
-    """Where adapters may come from."""
+    """Where adapters may come from. A registry that is a folder is a root of its own, the first one."""
+    local = [config.adapter_registry] if is_folder(config.adapter_registry) else []
     return SourcePolicy(
-        roots=tuple(Path(root).expanduser().absolute() for root in config.adapter_roots),
+        roots=tuple(Path(root).expanduser().absolute() for root in local + config.adapter_roots),
         schemes=frozenset(config.adapter_schemes),
         prefixes=tuple(config.adapter_prefixes),
         bytes_max=config.adapter_bytes_max,
         seconds_max=config.adapter_fetch_seconds,
+        private_addresses=config.adapter_private_addresses,
+        redirect_hosts=frozenset(config.adapter_redirect_hosts),
     )
+
+
+def is_folder(registry: str) -> bool:
+    """Whether a registry is a path on this machine."""
+    return bool(registry) and "://" not in registry
 
 
 def on_demand(manager: AdapterManager, config: ServerConfig) -> Callable[[str, NotFound], Awaitable[None]] | None:
     """What brings adapters of the registry that the options name, if they name one."""
     if not config.adapter_registry:
         return None
-    adapters = AdapterFolder(config.adapter_registry, source_policy(config))
+    prefix = "." if is_folder(config.adapter_registry) else config.adapter_registry
+    adapters = AdapterFolder(prefix, source_policy(config))
     return OnDemand(manager, adapters, config.max_on_demand_adapters, now=time.monotonic).bring
