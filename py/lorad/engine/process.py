@@ -56,6 +56,9 @@ log = logging.getLogger("lorad.engine")
 INBOX_MAX = 16384
 """Messages read and not yet taken. A full inbox stops the reader, and the socket then holds the front back."""
 
+SWITCH_SECONDS = 5e-4
+"""How long the loader's Python may keep the loop waiting, at each of the some 250 calls of a step; Python's own is 5 ms."""
+
 IDLE_SECONDS = 0.02
 """How soon to step again, at the latest, when the engine has work and none of it can run yet. A page-in that ends wakes
 the loop before that."""
@@ -253,6 +256,7 @@ def build(
 def main(descriptor: int, engine_name: str) -> int:
     """Runs an engine for the front at the other end of `descriptor`."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    sys.setswitchinterval(SWITCH_SECONDS)
     # An adapter's image is an open file.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
