@@ -242,7 +242,7 @@ def test_tensors(name: str, adapter: Path, config: ModelConfig) -> None:
     refused(adapter, config, code, *texts)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8], ids=str)
 def test_number_types_1_3(dtype: torch.dtype, adapter: Path, config: ModelConfig) -> None:
     edit_tensors(adapter, lambda old: {key: value.to(dtype) for key, value in old.items()})
     refused(adapter, config, "adapter_dtype", "is of type", "F32, F16, BF16")
@@ -362,12 +362,6 @@ FILES: dict[str, Case] = {
     "pickle": (moved(FILE, "adapter_model.bin"), "adapter_missing", ("adapter_model.bin is a pickle", "safetensors")),
     "MLX file": (moved(FILE, "adapters.safetensors"), "adapter_missing", ("MLX",)),
     "GGUF file": (moved(FILE, "adapter.gguf"), "adapter_missing", ("GGUF adapter",)),
-    "5.18 one part": (moved(FILE, "adapter_model-00001-of-00002.safetensors"), "adapter_split", ("-00001-of-",)),
-    "5.18 index": (
-        lambda path: (path / "adapter_model.safetensors.index.json").write_text("{}"),
-        "adapter_split",
-        ("split adapters aren't supported",),
-    ),
     "config cut": (
         lambda path: rewrite(path / "adapter_config.json", lambda content: content[:50]),
         "adapter_config",
@@ -482,8 +476,8 @@ def test_file_that_changes_between_check_and_read(
     from lorad.adapters import load as module
     from lorad.adapters.read import AdapterFiles, read_adapter
 
-    def read_then_change(path: Path) -> AdapterFiles:
-        files = read_adapter(path)
+    def read_then_change(path: Path, base: ModelConfig) -> AdapterFiles:
+        files = read_adapter(path, base)
         save_file({key: value[:1] for key, value in load_file(path / FILE).items()}, path / FILE)
         return files
 

@@ -79,5 +79,9 @@ _FEATURES = (
     (r"(^|\.)(embed_tokens|lm_head)\.lora_", "is LoRA on the embedding or the output, which isn't supported"),
     (r"lora_[ABab](\.[^.]+)?\.bias$", "is a bias of LoRA (lora_bias), which isn't supported"),
     (r"_proj\.bias$", "is a trained bias, which isn't supported"),
+    (
+        r"(^|[._])(weight_)?scale(_inv)?$|scale_weight$|_scales?$|input_scale$",
+        "is a scale beside scaled 8-bit weights, which aren't supported: save the adapter in bf16",
+    ),
     (r"vera_|ia3_l|hada_|lokr_|oft_|boft_|randlora_|prompt_embeddings", "belongs to a method other than LoRA"),
 )

@@ -2,13 +2,13 @@
 
 adapter_missing         no folder, or no config or tensors in it (or in a format that isn't read)
 adapter_file            a file that can't be read, is cut, or changed while it was read
-adapter_split           tensors in several files
+adapter_split           tensors in several files that don't belong together as their index says
 adapter_config          a field of adapter_config.json of the wrong type or value
 adapter_feature         a feature that isn't supported, named by its field or tensor
 adapter_added_tokens    tokens beyond the base's vocabulary
 adapter_tensor          a tensor that nothing in the base corresponds to, or that is there twice
 adapter_pair            A without B, or B without A
-adapter_dtype           a number type that isn't F32, F16 or BF16
+adapter_dtype           a number type that isn't read
 adapter_shape           a tensor that doesn't fit the base
 adapter_rank            a rank that differs from the config's
 adapter_rank_limit      a rank above --max-lora-rank
