@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lorad.adapters.features import BY_NAME
 from lorad.adapters.files import CONFIG, AdapterFiles, read_json
+from lorad.adapters.gguf_files import read_gguf
+from lorad.adapters.mlx_files import is_mlx, read_mlx
 from lorad.adapters.parts import TENSORS
 from lorad.adapters.peft_files import read_peft
 from lorad.adapters.reject import reject
@@ -14,30 +17,55 @@ __all__ = ["AdapterFiles", "read_adapter"]
 
 
 def read_adapter(path: str | Path, base: ModelConfig | None = None) -> AdapterFiles:
-    """Reads config and directory of the adapter at `path`.
+    """Reads config and directory of the adapter at `path`: a folder, or a GGUF file.
 
     `base` is what the adapter is for. Without one, what only a base can tell isn't done: see the readers.
     """
     folder = Path(path)
+    if folder.suffix == ".gguf" and folder.is_file():
+        return read_gguf(folder, base)
+    if folder.is_file():
+        raise reject("adapter_missing", f"{folder.name} is neither a folder nor a .gguf file{_hint(folder)}")
     if not folder.is_dir():
         raise reject("adapter_missing", f"there is no folder {str(path)!r}")
-    if not (folder / CONFIG).is_file():
-        raise reject("adapter_missing", f"the folder has no {CONFIG}{_other_format(folder)}")
-    config = read_json(folder, CONFIG)
-    if not isinstance(config, dict):
+    config = read_json(folder, CONFIG) if (folder / CONFIG).is_file() else None
+    if config is not None and not isinstance(config, dict):
         raise reject("adapter_config", f"{CONFIG} isn't an object")
-    found = read_peft(folder, config)
+    if config is not None and is_mlx(config):
+        return read_mlx(folder, config, base)
+    found = None if config is None else read_peft(folder, config)
+    # Converters write beside what they convert, so PEFT's files come first.
     if found is None:
-        raise reject("adapter_missing", f"the folder has no {TENSORS}{_other_format(folder)}")
+        found = _only_gguf(folder, base)
+    if found is None:
+        raise reject(
+            "adapter_missing", f"the folder has no {CONFIG if config is None else TENSORS}{_other_format(folder)}"
+        )
     return found
 
 
+def _only_gguf(folder: Path, base: ModelConfig | None) -> AdapterFiles | None:
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        raise reject(
+            "adapter_missing", f"the folder has {len(files)} GGUF files, {files[0].name} first: give the path of one"
+        )
+    return read_gguf(files[0], base) if files else None
+
+
 def _other_format(folder: Path) -> str:
-    for pattern in ("adapter_model.bin", "adapter_model.pt", "*.bin", "*.pt", "*.pth"):
+    for pattern in ("adapter_model.bin", "adapter_model.pt", "*.bin", "*.pt", "*.pth", "*.safetensors", "*.npz"):
         for file in sorted(folder.glob(pattern)):
-            return f"; {file.name} is a pickle, which can run code: save the adapter as safetensors"
-    if (folder / "adapters.safetensors").is_file():
-        return "; adapters.safetensors looks like MLX's format, which isn't supported: convert it to PEFT's"
-    for file in sorted(folder.glob("*.gguf")):
-        return f"; {file.name} is a GGUF adapter, which isn't supported: convert it to PEFT's format"
+            return _hint(file)
+    return ""
+
+
+def _hint(file: Path) -> str:
+    """What to do with a file that isn't read."""
+    if file.suffix in (".bin", ".pt", ".pth"):
+        return f"; {file.name} {BY_NAME['pickle'].refusal}"
+    if file.suffix == ".npz":
+        return f"; {file.name} is of an old version of MLX: train or convert it with mlx-lm, to adapters.safetensors"
+    if file.suffix == ".safetensors":
+        return f"; {file.name} alone doesn't say rank and scale: {CONFIG} belongs beside it"
     return ""

@@ -1,12 +1,14 @@
 """Refusals of adapters, by code.
 
-adapter_missing         no folder, or no config or tensors in it (or in a format that isn't read)
+adapter_missing         no folder or file, or no config or tensors in it (or in a format that isn't read)
 adapter_file            a file that can't be read, is cut, or changed while it was read
 adapter_split           tensors in several files that don't belong together as their index says
 adapter_config          a field of adapter_config.json of the wrong type or value
 adapter_feature         a feature that isn't supported, named by its field or tensor
 adapter_added_tokens    tokens beyond the base's vocabulary
 adapter_tensor          a tensor that nothing in the base corresponds to, or that is there twice
+adapter_target          tensors of a module that adapter_config.json leaves out
+adapter_base            made for a base of another architecture
 adapter_pair            A without B, or B without A
 adapter_dtype           a number type that isn't read
 adapter_shape           a tensor that doesn't fit the base

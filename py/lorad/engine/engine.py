@@ -113,6 +113,7 @@ class Engine:
             pages=image.layout.pages,
             bytes=checked.bytes,
             path=prepared.path,
+            warnings=checked.warnings,
         )
         if checked.generation not in self._ids:
             with refusals():
