@@ -8,7 +8,9 @@ load does could tell it from the right one. One layer of each kind is a small pa
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lorad import _core
 from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.image import AdapterImage
 from lorad.adapters.reject import reject
@@ -21,16 +23,12 @@ TOLERANCE = 1e-9
 
 def check_parity(checked: CheckedAdapter, image: AdapterImage) -> None:
     """Refuses an image that computes something else than its adapter."""
-    kinds: dict[int, list[ModuleLora]] = {}
-    for lora in checked.modules:
-        kinds.setdefault(lora.module, []).append(lora)
     generator = torch.Generator().manual_seed(checked.tag)
-    for loras in kinds.values():
-        # Any layer is as good; by the tag it isn't always the same.
-        lora = loras[checked.tag % len(loras)]
+    pages = _Pages(image)
+    for lora in _one_of_each(checked):
         x = torch.randn((TOKENS, lora.a.shape[1]), generator=generator, dtype=torch.float64)
         wanted = (x @ lora.a.double().T) @ lora.b.double().T
-        off = float((_by_tiles(x, lora, image) - wanted).abs().max())
+        off = float((_by_tiles(x, lora, image.layout, pages) - wanted).abs().max())
         if not off <= TOLERANCE * float(wanted.abs().max()):
             raise reject(
                 "adapter_parity",
@@ -39,17 +37,37 @@ def check_parity(checked: CheckedAdapter, image: AdapterImage) -> None:
             )
 
 
-def _by_tiles(x: torch.Tensor, lora: ModuleLora, image: AdapterImage) -> torch.Tensor:
+def _one_of_each(checked: CheckedAdapter) -> list[ModuleLora]:
+    """A module of each kind, of one layer where it has all: its pages lie together."""
+    first = checked.modules[checked.tag % len(checked.modules)].layer  # any is as good; by the tag not always the same
+    kinds: dict[int, ModuleLora] = {}
+    for lora in sorted(checked.modules, key=lambda lora: lora.layer != first):
+        kinds.setdefault(lora.module, lora)
+    return list(kinds.values())
+
+
+class _Pages(dict[int, NDArray[np.uint8]]):
+    """Pages of an image, each read once."""
+
+    def __init__(self, image: AdapterImage) -> None:
+        self._image = image
+
+    def __missing__(self, page: int) -> NDArray[np.uint8]:
+        data = np.empty(self._image.layout.page_bytes, np.uint8)
+        self._image.read(page, data)
+        self[page] = data
+        return data
+
+
+def _by_tiles(x: torch.Tensor, lora: ModuleLora, layout: _core.AdapterLayout, pages: _Pages) -> torch.Tensor:
     """x [tokens, in] times A and B as they lie in the pages, f64 [tokens, out]."""
-    chunks = image.layout.chunks(lora.layer, lora.module)
-    pages = {chunk[0]: np.empty((1, image.layout.page_bytes), np.uint8) for chunk in chunks}
-    for page, data in pages.items():
-        image.read(page, data)
     between = torch.zeros((len(x), lora.rank), dtype=torch.float64)
     y = torch.zeros((len(x), lora.b.shape[0]), dtype=torch.float64)
     # All of A before B, which wants its sums.
-    for page, offset, part, first, rows, begin, length in sorted(chunks, key=lambda chunk: chunk[2]):
-        raw = pages[page][0, offset : offset + rows * length * lora.a.element_size()]
+    for page, offset, part, first, rows, begin, length in sorted(
+        layout.chunks(lora.layer, lora.module), key=lambda chunk: chunk[2]
+    ):
+        raw = pages[page][offset : offset + rows * length * lora.a.element_size()]
         tile = torch.from_numpy(raw).view(lora.a.dtype).reshape(rows, length).double()
         if part == "a":
             between[:, first : first + rows] += x[:, begin : begin + length] @ tile.T
