@@ -30,7 +30,7 @@ class Feature(NamedTuple):
 
 _FEATURE = "adapter_feature"
 _RETRAIN = "Train without it"
-_MERGE = "Merge it into a model of its own (PEFT: merge_and_unload) and serve that"
+_MERGE = "Merge it into a model of its own, where PEFT can (merge_and_unload), and serve that"
 
 FORMATS = (
     Feature("PEFT safetensors", "`adapter_config.json`, `adapter_model.safetensors`"),
