@@ -24,6 +24,7 @@ from other_formats import to_gguf, to_mlx
 from tiny import flip, rewrite, tiny_config
 
 Tensors = dict[str, torch.Tensor]
+Q = "model.layers.0.self_attn.q_proj"
 
 
 def config_of(family: str) -> ModelConfig:
@@ -153,6 +154,11 @@ GGUF: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         ("adapter.alora.invocation_tokens", "aLoRA"),
     ),
     "unknown key": ({"keys": {"adapter.magic": 1}}, "adapter_feature", ("adapter.magic", "isn't known")),
+    "PEFT's name": (
+        {"change": renamed("blk.0.attn_q.weight.lora_a", f"base_model.model.{Q}.lora_A.weight")},
+        "adapter_tensor",
+        (f"tensor base_model.model.{Q}.lora_A.weight corresponds to nothing",),
+    ),
     "half a pair": (
         {"change": without("blk.1.attn_q.weight.lora_a")},
         "adapter_pair",
@@ -317,7 +323,6 @@ def test_mlx_configs_that_are_refused(name: str, adapter: Path, config: ModelCon
     refused(to_mlx(adapter, tmp_path / "mlx", config, **changes), config, code, *texts)
 
 
-Q = "model.layers.0.self_attn.q_proj"
 MLX_TENSORS: dict[str, tuple[Callable[[Tensors], Tensors], str, tuple[str, ...]]] = {
     "DoRA's magnitude": (added(f"{Q}.m", 64), "adapter_feature", (f"tensor {Q}.m", "DoRA")),
     "embedding": (added("model.embed_tokens.lora_a", 320, 4), "adapter_feature", ("embed_tokens.lora_a is LoRA on",)),
@@ -330,10 +335,10 @@ MLX_TENSORS: dict[str, tuple[Callable[[Tensors], Tensors], str, tuple[str, ...]]
         (f"tensor {Q}.lora_a",),
     ),
     "fused weights": (added(f"{Q}.weight", 64, 64), "adapter_feature", (f"{Q}.weight", "whole weight")),
-    "twice": (
+    "PEFT's name": (
         lambda old: old | {f"base_model.model.{Q}.lora_A.weight": old[f"{Q}.lora_a"].T.contiguous()},
         "adapter_tensor",
-        ("for the same module",),
+        (f"tensor base_model.model.{Q}.lora_A.weight corresponds to nothing",),
     ),
 }
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from lorad import cli
+from lorad.adapters.command import default_page_bytes
 from lorad.adapters.load import load_adapter
 from lorad.adapters.report import effects, make_report
 from lorad.models.config import MODULES
@@ -81,7 +82,7 @@ def test_pages_are_the_engines(base: Weights, adapter: Path) -> None:
     from lorad import Engine
 
     info = Engine(str(base.path), kv_cache_memory_bytes=1 << 20, max_num_seqs=2).load_adapter("a", str(adapter))
-    report = make_report(adapter, base)
+    report = make_report(adapter, base, page_bytes=default_page_bytes(base.config))
     assert (report.pages, report.generation, report.bytes) == (info.pages, info.generation, info.bytes)
 
 

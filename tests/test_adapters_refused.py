@@ -278,7 +278,6 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "IA3": ({"peft_type": "IA3"}, "adapter_feature", ("'IA3'",)),
     "prompt tuning": ({"peft_type": "PROMPT_TUNING"}, "adapter_feature", ("'PROMPT_TUNING'",)),
     "no type": ({"peft_type": ...}, "adapter_feature", ("None",)),
-    "MLX": ({"peft_type": ..., "lora_parameters": {"rank": 8}}, "adapter_feature", ("MLX",)),
     "PiSSA": ({"init_lora_weights": "pissa_niter_16"}, "adapter_feature", ("'pissa_niter_16'", "converts")),
     "OLoRA": ({"init_lora_weights": "olora"}, "adapter_feature", ("'olora'",)),
     "CorDA": ({"init_lora_weights": "corda"}, "adapter_feature", ("'corda'", "path_initial_model_for_weight")),
@@ -364,8 +363,12 @@ FILES: dict[str, Case] = {
     "no config": (moved("adapter_config.json", "config.json"), "adapter_missing", ("no adapter_config.json",)),
     "no tensors": (lambda path: (path / FILE).unlink(), "adapter_missing", (f"no {FILE}",)),
     "pickle": (moved(FILE, "adapter_model.bin"), "adapter_missing", ("adapter_model.bin is a pickle", "safetensors")),
-    "MLX file": (moved(FILE, "adapters.safetensors"), "adapter_missing", ("MLX",)),
-    "GGUF file": (moved(FILE, "adapter.gguf"), "adapter_missing", ("GGUF adapter",)),
+    "MLX file": (
+        moved(FILE, "adapters.safetensors"),
+        "adapter_missing",
+        ("adapter_config.json is PEFT's", "adapters."),
+    ),
+    "GGUF file": (moved(FILE, "adapter.gguf"), "adapter_file", ("adapter.gguf isn't a readable GGUF file",)),
     "config cut": (
         lambda path: rewrite(path / "adapter_config.json", lambda content: content[:50]),
         "adapter_config",

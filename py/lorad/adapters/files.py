@@ -7,6 +7,7 @@ A reader for each format (`peft_files`, `gguf_files`, `mlx_files`) gives one; al
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ Format = Literal["PEFT", "GGUF", "MLX"]
 
 CONFIG = "adapter_config.json"
 CONFIG_BYTES_MAX = 1 << 20
+UNKNOWN = "unknown."
+"""No key of PEFT's begins like that."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class AdapterFiles:
     config: dict[str, Any]
     """Fields of PEFT's adapter_config.json."""
     entries: dict[str, Entry]
-    """By PEFT's key; shapes and number types are those that `load` gives. A tensor that nothing in PEFT corresponds to
-    keeps its own name, which `check` refuses."""
+    """By PEFT's key; shapes and number types are those that `load` gives. Other formats' tensors that nothing in PEFT
+    corresponds to have their own name behind `UNKNOWN`, which `check` refuses."""
     read: Callable[[], dict[str, torch.Tensor]]
     """Reads all tensors at once."""
     token_ids: tuple[int, ...] = ()
@@ -51,9 +54,10 @@ class AdapterFiles:
 
     def in_own_words(self, message: str) -> str:
         """`message` with the file's own names instead of PEFT's keys."""
-        for key in sorted((key for key in self.names if key in message), key=len, reverse=True):
-            message = message.replace(key, self.names[key])
-        return message
+        keys = sorted((key for key in self.names if key in message), key=len, reverse=True)
+        if not keys:
+            return message
+        return re.sub("|".join(map(re.escape, keys)), lambda match: self.names[match[0]], message)
 
 
 def read_json(folder: Path, name: str, bytes_max: int = CONFIG_BYTES_MAX) -> Any:

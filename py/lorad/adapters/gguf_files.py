@@ -19,7 +19,7 @@ import gguf
 import numpy as np
 
 from lorad.adapters.features import BY_NAME
-from lorad.adapters.files import AdapterFiles
+from lorad.adapters.files import UNKNOWN, AdapterFiles
 from lorad.adapters.keys import module_path
 from lorad.adapters.reject import reject
 from lorad.errors import ModelRejected
@@ -106,12 +106,12 @@ def _check_keys(path: Path, keys: Keys, metadata: Mapping[str, Any], base: Model
 
 
 def _key(name: str) -> str:
-    """PEFT's key; the name itself if there is none, which `check` refuses."""
+    """PEFT's key; one that `check` refuses if there is none, even if the name is like one of PEFT's."""
     if name in _OUTSIDE:
         return _OUTSIDE[name]
     match = _NAME.fullmatch(name)
     if match is None or match[2] not in _MODULES:
-        return name
+        return UNKNOWN + name
     return f"base_model.model.{module_path(int(match[1]), _MODULES[match[2]])}.lora_{match[3].upper()}.weight"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lorad.adapters.features import BY_NAME, Feature
-from lorad.adapters.files import AdapterFiles
+from lorad.adapters.files import UNKNOWN, AdapterFiles
 from lorad.adapters.keys import parse_key, path_in_model
 from lorad.adapters.parts import Parts, read_parts
 from lorad.adapters.reject import reject
@@ -42,17 +42,10 @@ def read_mlx(folder: Path, config: Mapping[str, Any], base: ModelConfig | None) 
     parts = read_parts(folder, TENSORS)
     if parts is None:
         raise reject("adapter_missing", f"the folder has no {TENSORS}")
-    names: dict[str, str] = {}
-    for name in parts.entries:
-        key = _key(name)
-        if key in names:
-            raise reject("adapter_tensor", f"tensors {names[key]} and {name} are for the same module")
-        names[key] = name
+    names = {_key(name): name for name in parts.entries}
     _check_kept(names, keys, _layers(config), base)
-    entries = {}
-    for key, name in names.items():
-        entry = parts.entries[name]
-        entries[key] = entry if key == name else entry._replace(shape=entry.shape[::-1])
+    entries = {key: parts.entries[name] for key, name in names.items()}
+    entries = {key: entry._replace(shape=entry.shape[::-1]) for key, entry in entries.items()}
     # Of rank · scale and rank PEFT makes the scale again: exactly, but for a last bit that f32 doesn't have.
     fields = {"peft_type": "LORA", "r": rank, "lora_alpha": scale * rank}
     return AdapterFiles("MLX", folder, fields, entries, partial(_load, parts, names), types=parts.types, names=names)
@@ -89,16 +82,16 @@ def _layers(config: Mapping[str, Any]) -> int | None:
 
 
 def _key(name: str) -> str:
-    """PEFT's key; the name itself if there is none, which `check` refuses."""
+    """PEFT's key; one that `check` refuses if there is none, even if the name is like one of PEFT's."""
     match = _HALF.fullmatch(name)
     if name.endswith(".m") and parse_key(f"{name.removesuffix('.m')}.lora_A.weight"):
         raise _refused(f"tensor {name}", BY_NAME["MLX: DoRA"])
     if match is None:
-        return name
+        return UNKNOWN + name
     if match["module"].endswith("embed_tokens"):
         raise _refused(f"tensor {name}", BY_NAME["MLX: LoRA on the embedding"], " ")
     key = f"base_model.model.{match['module']}.lora_{match['half'].upper()}.weight"
-    return key if match["module"] == "lm_head" or parse_key(key) else name
+    return key if match["module"] == "lm_head" or parse_key(key) else UNKNOWN + name
 
 
 def _check_kept(
@@ -127,7 +120,7 @@ def _check_kept(
 
 def _load(parts: Parts, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
     tensors = parts.load()
-    return {key: tensors[name] if key == name else tensors[name].T for key, name in names.items()}
+    return {key: tensors[name].T for key, name in names.items()}
 
 
 def _refused(what: str, feature: Feature, between: str = ": ") -> Exception:

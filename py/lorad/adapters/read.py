@@ -66,6 +66,8 @@ def _hint(file: Path) -> str:
         return f"; {file.name} {BY_NAME['pickle'].refusal}"
     if file.suffix == ".npz":
         return f"; {file.name} is of an old version of MLX: train or convert it with mlx-lm, to adapters.safetensors"
+    if file.suffix == ".safetensors" and (file.parent / CONFIG).is_file():
+        return f"; {CONFIG} is PEFT's, and {file.name} isn't what PEFT calls its tensors: {TENSORS}"
     if file.suffix == ".safetensors":
         return f"; {file.name} alone doesn't say rank and scale: {CONFIG} belongs beside it"
     return ""

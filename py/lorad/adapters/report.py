@@ -17,10 +17,6 @@ from lorad.adapters.read import read_adapter
 from lorad.errors import AdapterRejected
 from lorad.models.config import MODULES
 from lorad.models.weights import Weights
-from lorad.worker.ops import PageGeometry
-
-PAGE_TOKENS, PAGE_ELEMENT = 16, "f16"
-"""Of the server's own page, if it isn't told otherwise."""
 
 
 class Refusal(NamedTuple):
@@ -68,11 +64,11 @@ class Report:
     """Where a base is given, since it names what is in force on it."""
     page_bytes: int = 0
     pages: int = 0
-    """In the pool of a server with pages of `page_bytes`; 0 without a base."""
+    """In a pool with pages of `page_bytes`; 0 without one."""
     warnings: tuple[str, ...] = field(default=())
 
 
-def make_report(path: Path, base: Weights | None = None, *, max_lora_rank: int = 256) -> Report:
+def make_report(path: Path, base: Weights | None = None, *, page_bytes: int = 0, max_lora_rank: int = 256) -> Report:
     """Reads the adapter at `path` as a load does. Without a base its tensors are held against each other only."""
     name = path.name or path.resolve().name
     files: AdapterFiles | None = None
@@ -89,7 +85,6 @@ def make_report(path: Path, base: Weights | None = None, *, max_lora_rank: int =
             format=files.format if files else "",
             types=files.types if files else (),
         )
-    page_bytes = PageGeometry.of(config, PAGE_TOKENS, PAGE_ELEMENT).page_bytes if base else 0
     return Report(
         name,
         str(path),
@@ -102,7 +97,7 @@ def make_report(path: Path, base: Weights | None = None, *, max_lora_rank: int =
         effects=effects(checked.modules),
         generation=checked.generation if base else "",
         page_bytes=page_bytes,
-        pages=_pages(checked, page_bytes) if base else 0,
+        pages=_pages(checked, page_bytes) if page_bytes else 0,
         warnings=checked.warnings,
     )
 
