@@ -16,6 +16,13 @@ from lorad.models.config import ModelConfig
 from tiny import gguf_name, permuted
 
 PREFIX = "base_model.model."
+UNSLOTH = (
+    r"(?:.*?(?:vision|image|visual|patch|embed|encoder|language|text).*?(?:self_attn|attention|attn|mlp|feed_forward|ffn|"
+    r"dense).*?(?:k_proj|v_proj|q_proj|out_proj|o_proj|gate_proj|up_proj|down_proj).*?)|(?:\bmodel\.layers\.[\d]{1,}\."
+    r"(?:self_attn|attention|attn|mlp|feed_forward|ffn|dense)\.(?:(?:k_proj|v_proj|q_proj|o_proj|gate_proj|up_proj|"
+    r"down_proj)))"
+)
+"""target_modules as Unsloth writes it."""
 
 
 def to_gguf(
@@ -110,3 +117,20 @@ def to_mlx(folder: Path, target: Path, config: ModelConfig, **changes: Any) -> P
     save_file(found, target / "adapters.safetensors", metadata={"format": "mlx"})
     (target / "adapter_config.json").write_text(json.dumps({k: v for k, v in written.items() if v is not ...}))
     return target
+
+
+def to_parts(path: Path, parts: int = 2) -> Path:
+    """Rewrites an adapter as parts with an index, as transformers writes weights."""
+    tensors = load_file(path / "adapter_model.safetensors")
+    (path / "adapter_model.safetensors").unlink()
+    places: dict[str, str] = {}
+    for part in range(parts):
+        name = f"adapter_model-{part + 1:05}-of-{parts:05}.safetensors"
+        keys = sorted(tensors)[part::parts]
+        save_file({key: tensors[key] for key in keys}, path / name)
+        places |= dict.fromkeys(keys, name)
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    (path / "adapter_model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": size}, "weight_map": places})
+    )
+    return path

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.load import load_adapter
+from lorad.adapters.read import read_adapter
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
 from lorad.models.hf_config import config_from_hf
@@ -207,6 +208,26 @@ GGUF: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
 def test_gguf_that_cannot_be_applied(name: str, adapter: Path, config: ModelConfig, tmp_path: Path) -> None:
     options, code, texts = GGUF[name]
     refused(to_gguf(adapter, tmp_path / "a.gguf", config, **options), config, code, *texts)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_embedding_and_output_are_read_as_peft_has_them(family: str, tmp_path: Path) -> None:
+    """They aren't applied yet; what `check` gets of them has PEFT's keys, shapes and values all the same."""
+    config = config_of(family)
+    folder = make_adapter(tmp_path / "a", config, rank=4, modules=["embed_tokens", "lm_head", "q_proj"])
+    wanted = {
+        key: tensor
+        for key, tensor in load_file(folder / "adapter_model.safetensors").items()
+        if ".lora_" in key and "base_layer" not in key
+    }
+    edit_tensors(folder, lambda old: wanted)
+    files = read_adapter(to_gguf(folder, tmp_path / "a.gguf", config), config)
+    found = files.load()
+    assert found.keys() == wanted.keys() == files.entries.keys()
+    for key, tensor in wanted.items():
+        assert torch.equal(found[key], tensor), key
+        assert files.entries[key].shape == tuple(tensor.shape)
+    refused(tmp_path / "a.gguf", config, "adapter_feature", "tensor output.weight.lora_", "token_embd.weight.lora_a")
 
 
 def test_gguf_of_another_architecture(adapter: Path, config: ModelConfig, tmp_path: Path) -> None:

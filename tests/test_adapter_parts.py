@@ -17,6 +17,7 @@ from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
 from lorad.models.hf_config import config_from_hf
 from make_adapter import edit_tensors, make_adapter
+from other_formats import to_parts
 from tiny import tiny_config
 
 FILE, INDEX = "adapter_model.safetensors", "adapter_model.safetensors.index.json"
@@ -33,25 +34,10 @@ def adapter(config: ModelConfig, tmp_path: Path) -> Path:
     return make_adapter(tmp_path / "adapter", config, rank=4, modules=["q_proj", "up_proj"])
 
 
-def split(path: Path, parts: int = 2) -> Path:
-    """Rewrites an adapter as parts with an index, as transformers writes weights."""
-    tensors = load_file(path / FILE)
-    (path / FILE).unlink()
-    places: dict[str, str] = {}
-    for part in range(parts):
-        name = f"adapter_model-{part + 1:05}-of-{parts:05}.safetensors"
-        keys = sorted(tensors)[part::parts]
-        save_file({key: tensors[key] for key in keys}, path / name)
-        places |= dict.fromkeys(keys, name)
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    (path / INDEX).write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": places}))
-    return path
-
-
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_parts_are_the_same_adapter_5_18(parts: int, adapter: Path, config: ModelConfig) -> None:
     before = load_adapter("mine", adapter, config, "digest")
-    after = load_adapter("mine", split(adapter, parts), config, "digest")
+    after = load_adapter("mine", to_parts(adapter, parts), config, "digest")
     assert after.generation == before.generation
 
 
@@ -121,7 +107,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_parts_that_do_not_belong_together_5_18(name: str, adapter: Path, config: ModelConfig) -> None:
     change, code, texts = REFUSED[name]
-    change(split(adapter))
+    change(to_parts(adapter))
     refused(adapter, config, code, *texts)
 
 
@@ -135,7 +121,7 @@ def refused(path: Path, config: ModelConfig, code: str, *texts: str) -> None:
 
 def test_too_many_parts(adapter: Path, config: ModelConfig) -> None:
     places = {str(part): f"adapter_model-{part:05}-of-02000.safetensors" for part in range(2000)}
-    edited(lambda old: {"weight_map": places})(split(adapter))
+    edited(lambda old: {"weight_map": places})(to_parts(adapter))
     refused(adapter, config, "adapter_split", "2000 files", "at most 1024")
 
 
@@ -178,4 +164,4 @@ def test_nan_of_eight_bits_is_found(adapter: Path, config: ModelConfig) -> None:
 @pytest.mark.parametrize("suffix", ["_scale", "_scale_inv", "_scales"])
 def test_scaled_eight_bits_are_refused(suffix: str, adapter: Path, config: ModelConfig) -> None:
     edit_tensors(adapter, lambda tensors: tensors | {KEY + suffix: torch.ones(1)})
-    refused(adapter, config, "adapter_feature", KEY + suffix, "scale", "save the adapter in bf16")
+    refused(adapter, config, "adapter_feature", KEY + suffix, "scale", "Save the adapter in bf16")

@@ -18,15 +18,9 @@ from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
 from lorad.models.hf_config import config_from_hf
 from make_adapter import edit_config, edit_tensors, make_adapter
+from other_formats import UNSLOTH
 from tiny import tiny_config
 
-UNSLOTH = (
-    r"(?:.*?(?:vision|image|visual|patch|embed|encoder|language|text).*?(?:self_attn|attention|attn|mlp|feed_forward|ffn|"
-    r"dense).*?(?:k_proj|v_proj|q_proj|out_proj|o_proj|gate_proj|up_proj|down_proj).*?)|(?:\bmodel\.layers\.[\d]{1,}\."
-    r"(?:self_attn|attention|attn|mlp|feed_forward|ffn|dense)\.(?:(?:k_proj|v_proj|q_proj|o_proj|gate_proj|up_proj|"
-    r"down_proj)))"
-)
-"""As Unsloth writes it."""
 PATHS = [
     prefix + f"layers.{layer}.{module}"
     for prefix in ("model.", "", "base_model.model.model.")

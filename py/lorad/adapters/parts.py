@@ -67,7 +67,7 @@ class Parts(NamedTuple):
 
 def read_parts(folder: Path, single: str = TENSORS) -> Parts | None:
     """The directory of `single`, or of the parts that an index names; None if there is nothing of either."""
-    parts = sorted(file.name for file in folder.glob("adapter_model-*-of-*"))
+    parts = sorted(file.name for file in folder.glob("adapter_model-*-of-*.safetensors"))
     index = (folder / INDEX).is_file()
     if single != TENSORS or not (parts or index):
         return _parts(folder, [single]) if (folder / single).is_file() else None

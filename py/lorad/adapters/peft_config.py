@@ -25,7 +25,7 @@ IGNORED = {
     "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
     "ensure_weight_tying", "lora_dropout", "runtime_config", "unsloth_fixed", "fan_in_fan_out",
 }  # fmt: skip
-"""Fields without a say here: they matter in training only."""
+"""Fields without a say here: they matter in training only, or to modules that no base here has."""
 
 READ = {
     "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias",
