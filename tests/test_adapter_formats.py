@@ -418,3 +418,48 @@ def test_files_alone(name: str, config: ModelConfig, tmp_path: Path) -> None:
 def test_config_that_says_nothing(adapter: Path, config: ModelConfig) -> None:
     (adapter / "adapter_config.json").write_text(json.dumps({"r": 4}))
     refused(adapter, config, "adapter_feature", "peft_type = None", "only LORA is supported")
+
+
+WEIRD: list[Any] = [
+    None, True, 0, -1, 1.5, float("nan"), float("inf"), 10**400, "", "x", "q_proj", "(", "[a", "\\", "\ud800", [],
+    [None], [["a"]], [1], [10**30], ["q_proj", ""], {}, {"a": 1}, {"q_proj": None}, {"": 4}, {"q_proj": 10**400},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["PEFT", "MLX"])
+def test_anything_in_any_field_is_taken_or_refused(
+    form: str, adapter: Path, config: ModelConfig, tmp_path: Path
+) -> None:
+    path = adapter if form == "PEFT" else to_mlx(adapter, tmp_path / "mlx", config)
+    file = path / "adapter_config.json"
+    sound = json.loads(file.read_text())
+    places: list[tuple[str, ...]] = [(field,) for field in (*sound, "peft_type", "fine_tune_type", "lora_layers")]
+    if form == "MLX":
+        places += [("lora_parameters", field) for field in ("rank", "scale", "dropout", "keys", "alpha")]
+    for place in places:
+        for value in WEIRD:
+            changed = json.loads(json.dumps(sound))
+            at = changed
+            for field in place[:-1]:
+                at = at[field]
+            at[place[-1]] = value
+            file.write_text(json.dumps(changed))
+            try:
+                words = load(path, config).warnings
+            except AdapterRejected as refusal:
+                words = (refusal.message,)
+            "".join(words).encode()
+
+
+def test_names_that_no_terminal_could_take(adapter: Path, config: ModelConfig) -> None:
+    """Refused in one short readable line."""
+    wild = "\x1b[31m\n" + "x" * 100_000
+    edit_tensors(adapter, lambda old: old | {wild: torch.ones(1)})
+    with pytest.raises(AdapterRejected) as caught:
+        load(adapter, config)
+    assert len(caught.value.message) < 3000
+    assert caught.value.message.isprintable() and r"\x1b[31m\n" in caught.value.message
+    rewrite(adapter / "adapter_model.safetensors", lambda old: old.replace(rb"\u001b[31m\n", rb"\udc00[31m__"))
+    with pytest.raises(AdapterRejected, match=r"\\udc00\[31m") as caught:
+        load(adapter, config)
+    caught.value.message.encode()

@@ -122,7 +122,14 @@ def test_expressions_match_as_re_does(seed: int) -> None:
             assert ours.fullmatch(path) == bool(wanted.fullmatch(path)), (text, path)
 
 
-@pytest.mark.parametrize("text", ["(?=a)", r"(a)\1", "(?i)a", "(?i:a)", "((a{1,200}){1,200}){1,9}", "(?<!b)a", "(?>a)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(?=a)", r"(a)\1", "(?i)a", "(?i:a)", "((a{1,200}){1,200}){1,9}", "(?<!b)a", "(?>a)", "a" * 20_000,
+        "[" + "".join(map(chr, range(1000, 2000, 2))) + "]",
+    ],
+    ids=lambda text: text[:20],
+)  # fmt: skip
 def test_what_is_not_followed(text: str) -> None:
     with pytest.raises(NotRegular):
         Regular(text)

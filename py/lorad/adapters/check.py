@@ -11,7 +11,7 @@ from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.keys import explain, parse_key, pattern_path, vocabulary_rows
 from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
-from lorad.adapters.reject import reject
+from lorad.adapters.reject import readable, reject
 from lorad.adapters.targets import check_targets
 from lorad.lazy import torch
 from lorad.models.config import ModelConfig, Module
@@ -71,7 +71,9 @@ def check_adapter(
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
         raise reject("adapter_no_effect", "it has no effect: A, B or the scale is zero in every module")
     element = element_of(widest)
-    return CheckedAdapter(name, _generation(base_digest, element, modules), element, modules, warnings)
+    return CheckedAdapter(
+        name, _generation(base_digest, element, modules), element, modules, tuple(map(readable, warnings))
+    )
 
 
 def _check_vocabulary(files: AdapterFiles, config: ModelConfig) -> None:

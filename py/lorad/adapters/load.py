@@ -7,6 +7,7 @@ from pathlib import Path
 from lorad.adapters.check import check_adapter
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.read import read_adapter
+from lorad.adapters.reject import readable
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
 
@@ -32,4 +33,4 @@ def load_adapter(
         )
     except AdapterRejected as refusal:
         message = refusal.message if files is None else files.in_own_words(refusal.message)
-        raise AdapterRejected(f"adapter {name!r}: {message}", code=refusal.code) from None
+        raise AdapterRejected(f"adapter {name!r}: {readable(message)}", code=refusal.code) from None

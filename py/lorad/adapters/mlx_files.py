@@ -7,12 +7,13 @@ as it is. Beside what is read here adapter_config.json holds all options of the 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from lorad.adapters.features import BY_NAME, Feature
 from lorad.adapters.files import UNKNOWN, AdapterFiles
@@ -21,9 +22,13 @@ from lorad.adapters.parts import Parts, read_parts
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
 from lorad.models.config import ModelConfig
+from lorad.models.fields import shown
 
 TENSORS = "adapters.safetensors"
 _HALF = re.compile(r"(?P<module>.*)\.lora_(?P<half>[ab])")
+_RANK_MAX = 1 << 20
+"""Far above any; what is allowed is held against the tensors."""
+_ALPHA_MAX = float(np.finfo(np.float32).max)
 _PARAMETERS = {"rank", "scale", "dropout", "keys", "alpha"}
 
 
@@ -37,7 +42,7 @@ def read_mlx(folder: Path, config: Mapping[str, Any], base: ModelConfig | None) 
     kind = config.get("fine_tune_type", "lora")
     if kind != "lora":
         feature = BY_NAME.get(f"MLX: {'DoRA' if kind == 'dora' else kind}", BY_NAME["methods other than LoRA"])
-        raise _refused(f"fine_tune_type = {kind!r}", feature)
+        raise _refused(f"fine_tune_type = {shown(kind)}", feature)
     rank, scale, keys = _parameters(config.get("lora_parameters"))
     parts = read_parts(folder, TENSORS)
     if parts is None:
@@ -60,10 +65,10 @@ def _parameters(found: Any) -> tuple[int, float, frozenset[str] | None]:
     if found.get("alpha") is not None:
         raise _refused("lora_parameters.alpha", BY_NAME["MLX: alpha"])
     rank, scale, keys = found.get("rank"), found.get("scale"), found.get("keys")
-    if type(rank) is not int or rank < 1:
-        raise reject("adapter_config", f"lora_parameters.rank wants an integer from 1, is {rank!r}")
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(float(scale)):
-        raise reject("adapter_config", f"lora_parameters.scale wants a finite number, is {scale!r}")
+    if type(rank) is not int or not 1 <= rank <= _RANK_MAX:
+        raise reject("adapter_config", f"lora_parameters.rank wants an integer from 1 to {_RANK_MAX}, is {shown(rank)}")
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not abs(scale) * rank <= _ALPHA_MAX:
+        raise reject("adapter_config", f"lora_parameters.scale wants a finite number, is {shown(scale)}")
     if keys is None:
         return rank, float(scale), None
     if not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
@@ -77,7 +82,7 @@ def _layers(config: Mapping[str, Any]) -> int | None:
     if count is None:
         return None
     if type(count) is not int:
-        raise reject("adapter_config", f"num_layers wants an integer, is {count!r}")
+        raise reject("adapter_config", f"num_layers wants an integer, is {shown(count)}")
     return count if count > 0 else None
 
 

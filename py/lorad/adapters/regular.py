@@ -12,6 +12,9 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+LENGTH_MAX = 1 << 14
+SET_MAX = 256
+"""Members of a set of characters."""
 STATES_MAX = 1 << 14
 STEPS_MAX = 4_000_000
 """States visited in all by one `Regular`: a second or two."""
@@ -38,6 +41,8 @@ class Regular:
 
     def __init__(self, text: str) -> None:
         """ValueError if it isn't an expression; NotRegular if it isn't one that is understood here."""
+        if len(text) > LENGTH_MAX:
+            raise NotRegular
         try:
             parsed = _parser.parse(text)
         except (re.error, OverflowError, RecursionError) as error:
@@ -126,6 +131,8 @@ def _reader(operation: str, argument: Any) -> Callable[[str], bool]:
         return lambda character: ord(character) == argument
     if operation == "NOT_LITERAL":
         return lambda character: ord(character) != argument
+    if len(argument) > SET_MAX:
+        raise NotRegular
     tests = [_member(str(kind), value) for kind, value in argument if str(kind) != "NEGATE"]
     wanted = len(tests) == len(argument)
     return lambda character: any(test(character) for test in tests) == wanted

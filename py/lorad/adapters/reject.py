@@ -24,6 +24,15 @@ from __future__ import annotations
 
 from lorad.errors import AdapterRejected
 
+MESSAGE_LENGTH_MAX = 2000
+
+
+def readable(message: str) -> str:
+    """`message` as one line of a terminal or a log can have it, whatever a file's names hold: a broken one may have
+    megabytes, control characters, or halves of surrogate pairs, which no encoding takes."""
+    cut = message if len(message) <= MESSAGE_LENGTH_MAX else message[: MESSAGE_LENGTH_MAX - 1] + "…"
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in cut)
+
 
 def reject(code: str, message: str) -> AdapterRejected:
     """A refusal with one of the codes above; `load_adapter` adds the adapter's name."""

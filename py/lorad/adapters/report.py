@@ -14,6 +14,7 @@ from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.files import AdapterFiles
 from lorad.adapters.implied import implied_base
 from lorad.adapters.read import read_adapter
+from lorad.adapters.reject import readable
 from lorad.errors import AdapterRejected
 from lorad.models.config import MODULES
 from lorad.models.weights import Weights
@@ -81,7 +82,7 @@ def make_report(path: Path, base: Weights | None = None, *, page_bytes: int = 0,
         return Report(
             name,
             str(path),
-            Refusal(refusal.code, message),
+            Refusal(refusal.code, readable(message)),
             format=files.format if files else "",
             types=files.types if files else (),
         )
