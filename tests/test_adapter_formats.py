@@ -457,7 +457,7 @@ def test_names_that_no_terminal_could_take(adapter: Path, config: ModelConfig) -
     edit_tensors(adapter, lambda old: old | {wild: torch.ones(1)})
     with pytest.raises(AdapterRejected) as caught:
         load(adapter, config)
-    assert len(caught.value.message) < 3000
+    assert len(caught.value.message) < 600 and "corresponds to nothing in the base" in caught.value.message
     assert caught.value.message.isprintable() and r"\x1b[31m\n" in caught.value.message
     rewrite(adapter / "adapter_model.safetensors", lambda old: old.replace(rb"\u001b[31m\n", rb"\udc00[31m__"))
     with pytest.raises(AdapterRejected, match=r"\\udc00\[31m") as caught:

@@ -22,15 +22,21 @@ adapter_image           no room on the disk for its pages, or too many files ope
 
 from __future__ import annotations
 
+import re
+
 from lorad.errors import AdapterRejected
 
 MESSAGE_LENGTH_MAX = 2000
+_KEPT = 80
+"""Of a longer word's beginning, and of its end."""
+_LONG = re.compile(rf"\S{{{2 * _KEPT + 40},}}")
 
 
 def readable(message: str) -> str:
     """`message` as one line of a terminal or a log can have it, whatever a file's names hold: a broken one may have
     megabytes, control characters, or halves of surrogate pairs, which no encoding takes."""
-    cut = message if len(message) <= MESSAGE_LENGTH_MAX else message[: MESSAGE_LENGTH_MAX - 1] + "…"
+    cut = _LONG.sub(lambda match: f"{match[0][:_KEPT]}…{match[0][-_KEPT:]}", message)
+    cut = cut if len(cut) <= MESSAGE_LENGTH_MAX else cut[: MESSAGE_LENGTH_MAX - 1] + "…"
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in cut)
 
 
