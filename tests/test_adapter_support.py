@@ -131,6 +131,13 @@ def spelt(path: Path, config: ModelConfig, name: str = "5.7 twice") -> Made:
     return Made(made, make_adapter(path / "plain", config))
 
 
+def without_tensors(path: Path, config: ModelConfig) -> Made:
+    """PEFT begins the modules that have none anew, with no effect."""
+    made = plain(path, config)
+    edit_tensors(made.path, lambda old: {k: v for k, v in old.items() if "k_proj" not in k and "layers.1.mlp" not in k})
+    return made
+
+
 def eight_bits(path: Path, config: ModelConfig) -> Made:
     """PEFT gets the rounded values as f32."""
     made = Made(make_adapter(path / "eight", config), make_adapter(path / "plain", config))
@@ -158,6 +165,7 @@ APPLIED: dict[str, list[Callable[[Path, ModelConfig], Made]]] = {
         lambda path, config: plain(path, config, modules=r".*layers\.[12]\.self_attn\.(q|v)_proj"),
         lambda path, config: plain(path, config, modules=["v_proj"], layers=[1], layers_pattern="layers"),
         lambda path, config: edited(path, config, target_modules=UNSLOTH),
+        without_tensors,
         lambda path, config: edited(path, config, target_modules=[*MODULES, "c_attn", "lm_head"]),
     ],
     "other spellings of keys": [

@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from lorad.adapters.keys import path_in_model
 from lorad.adapters.load import load_adapter
 from lorad.adapters.regular import NotRegular, Regular
 from lorad.adapters.targets import Targets
@@ -19,7 +21,7 @@ from lorad.models.config import ModelConfig
 from lorad.models.hf_config import config_from_hf
 from make_adapter import edit_config, edit_tensors, make_adapter
 from other_formats import UNSLOTH
-from tiny import tiny_config
+from tiny import make_tiny, tiny_config
 
 PATHS = [
     prefix + f"layers.{layer}.{module}"
@@ -183,6 +185,24 @@ def test_accepted_with_warnings(name: str, adapter: Path, config: ModelConfig) -
         assert text in checked.warnings[0]
 
 
+def test_warnings_reach_who_loads(adapter: Path, tmp_path: Path) -> None:
+    from lorad import Engine
+    from lorad.engine.messages import AdapterInfo
+    from lorad.server.run import describe_adapter
+
+    engine = Engine(str(make_tiny(tmp_path / "base")), kv_cache_memory_bytes=1 << 20, max_num_seqs=2)
+    assert engine.load_adapter("a", str(adapter)).warnings == ()
+    edit_config(adapter, target_modules="all-linear")
+    info = engine.load_adapter("b", str(adapter))
+    engine.close()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=AdapterInfo) == info
+    first, second = describe_adapter(info).splitlines()
+    assert first.startswith("adapter b: rank 4, 6 modules")
+    assert second.startswith(
+        "adapter b: warning: adapter_config.json adapts 15 modules that the file has no tensors of"
+    )
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "not named": ({"target_modules": ["q_proj"]}, "adapter_target", ("mlp.up_proj.lora_A", "doesn't name it", "PEFT")),
     "not matched": ({"target_modules": r".*\.up_proj"}, "adapter_target", ("q_proj.lora_A", "doesn't name it")),
@@ -245,6 +265,26 @@ def test_paths_are_those_that_peft_saw(adapter: Path, config: ModelConfig) -> No
     scales = {(lora.layer, lora.module): lora.scale for lora in checked.modules}
     assert scales[1, 5] == 5 / 4 and scales[0, 5] == scales[1, 0] == 4
     assert checked.warnings and "adapts 15 modules" in checked.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "spelt", "usual"),
+    [
+        ("base_model.model.model.layers.1.mlp.up_proj.lora_A.weight", "model.layers.1.mlp.up_proj", ""),
+        ("base_model.model.layers.1.mlp.up_proj.lora_A.weight", "layers.1.mlp.up_proj", "model.layers.1.mlp.up_proj"),
+        ("layers.1.mlp.up_proj.lora_a.x.weight", "model.layers.1.mlp.up_proj", ""),
+        (
+            "base_model.model.base_model.model.model.layers.1.mlp.up_proj.lora_B.weight",
+            "base_model.model.model.layers.1.mlp.up_proj",
+            "model.layers.1.mlp.up_proj",
+        ),
+        ("base_model.model.lm_head.lora_A.weight", "lm_head", ""),
+        ("base_model.model.model.embed_tokens.lora_embedding_A", "model.embed_tokens", ""),
+        ("base_model.model.embed_tokens.lora_embedding_A", "embed_tokens", "model.embed_tokens"),
+    ],
+)
+def test_paths_of_keys(key: str, spelt: str, usual: str) -> None:
+    assert path_in_model(key) == (spelt, usual or spelt)
 
 
 def test_many_prefixes_are_no_spelling(adapter: Path, config: ModelConfig) -> None:

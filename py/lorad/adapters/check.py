@@ -48,7 +48,7 @@ def check_adapter(
     _check_vocabulary(files, config)
     peft = parse_config(files.config)
     pairs = _pairs(files, config, peft, max_lora_rank)
-    warnings = (*files.warnings, *check_targets(files.config, [pair.a_key for pair in pairs], config), *peft.unused())
+    warnings = (*check_targets(files.config, [pair.a_key for pair in pairs], config), *peft.unused())
     for key, entry in files.entries.items():
         if entry.dtype not in FLOATS:
             raise reject("adapter_dtype", f"tensor {key} is of type {entry.dtype}; supported: {', '.join(FLOATS)}")

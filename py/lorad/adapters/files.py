@@ -45,8 +45,6 @@ class AdapterFiles:
     """Number types in the file, by the format's names, sorted."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The file's own name of a key, where it's another one."""
-    warnings: tuple[str, ...] = ()
-    """What isn't wrong and should be known."""
 
     def load(self) -> dict[str, torch.Tensor]:
         """All tensors by key, as `entries` says. Every entry's type must be one of `safetensors_file.FLOATS`."""

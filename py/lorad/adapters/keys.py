@@ -51,14 +51,12 @@ def module_path(layer: int, name: str) -> str:
 
 
 def path_in_model(key: str) -> tuple[str, str]:
-    """The projection that a LoRA key belongs to, in the module tree that PEFT saw (as far as the key tells), and in
-    Hugging Face's."""
-    match = _KEY.fullmatch(key)
-    assert match is not None
-    usual = module_path(int(match["layer"]), match["name"])
-    if not key.startswith(_PREFIX):
-        return usual, usual
-    return key.removeprefix(_PREFIX)[: match.start("half") - len(_PREFIX) - len(".lora_")], usual
+    """The module that a LoRA key belongs to, in the module tree that PEFT saw (as far as the key tells), and in Hugging
+    Face's."""
+    spelt, _, _ = key.removeprefix(_PREFIX).partition(".lora_")
+    inside = spelt[spelt.rfind(_PREFIX) + len(_PREFIX) :] if _PREFIX in spelt else spelt
+    usual = inside if inside.startswith(("model.", "lm_head")) else f"model.{inside}"
+    return (spelt if key.startswith(_PREFIX) else usual), usual
 
 
 def pattern_path(key: str) -> str:

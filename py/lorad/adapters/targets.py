@@ -129,7 +129,8 @@ def check_targets(config: Mapping[str, Any], keys: Iterable[str], base: ModelCon
                     "drop it; correct the config, or remove the tensors",
                 )
             found |= {spelt, usual}
-            prefix = spelt.partition("layers.")[0]
+            if "layers." in spelt:
+                prefix = spelt.partition("layers.")[0]
         # As the file spells the modules that it has.
         paths = [
             prefix + module_path(layer, module.name).removeprefix("model.")
