@@ -253,6 +253,16 @@ def test_damaged_gguf_is_refused_or_is_other_content(
         assert refusal.code.startswith("adapter_")
 
 
+def test_gguf_with_a_header_beyond_the_limit(
+    adapter: Path, config: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lorad.adapters import gguf_files
+
+    path = to_gguf(adapter, tmp_path / "a.gguf", config)
+    monkeypatch.setattr(gguf_files, "HEADER_BYTES_MAX", 300)
+    refused(path, config, "adapter_file", "a.gguf isn't a readable GGUF file", "it is cut")
+
+
 def test_gguf_that_changes_between_check_and_read(
     adapter: Path, config: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
