@@ -265,6 +265,11 @@ def test_paths_are_those_that_peft_saw(adapter: Path, config: ModelConfig) -> No
     scales = {(lora.layer, lora.module): lora.scale for lora in checked.modules}
     assert scales[1, 5] == 5 / 4 and scales[0, 5] == scales[1, 0] == 4
     assert checked.warnings and "adapts 15 modules" in checked.warnings[0]
+    edit_config(adapter, target_modules=["q_proj", "up_proj"], exclude_modules=r"layers\.1\..*")
+    with pytest.raises(AdapterRejected, match="exclude_modules"):
+        load_adapter("mine", adapter, config, "digest")
+    edit_config(adapter, exclude_modules=None, target_modules=r"model\.layers\..*_proj")
+    load_adapter("mine", adapter, config, "digest")
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,16 @@ class Targets:
 
     def why_not(self, path: str) -> str | None:
         """Why PEFT wouldn't adapt the module at `path`; None if it would. NotRegular if that takes too long."""
+        return self.why_excluded(path) or self.why_not_named(path)
+
+    def why_excluded(self, path: str) -> str | None:
+        """Because it's said to be left out."""
         if self.excluded and self._named("exclude_modules", path):
             return f"exclude_modules = {_short(self.excluded)} leaves it out"
+        return None
+
+    def why_not_named(self, path: str) -> str | None:
+        """Because it isn't among those that are said to be adapted."""
         if isinstance(self.targets, str):
             if self.targets.lower() == ALL_LINEAR:
                 return None if path.rpartition(".")[2].endswith("_proj") else f"{ALL_LINEAR} leaves it out"
@@ -121,12 +129,13 @@ def check_targets(config: Mapping[str, Any], keys: Iterable[str], base: ModelCon
         prefix = "model."
         for key in keys:
             spelt, usual = path_in_model(key)
-            reasons = [targets.why_not(path) for path in dict.fromkeys((spelt, usual))]
-            if all(reasons):
+            reason = targets.why_not(spelt)
+            # Where trainers spell keys in their own way, expressions are for the usual names.
+            if reason is not None and (targets.why_excluded(spelt) or targets.why_not(usual)):
                 raise reject(
                     "adapter_target",
-                    f"tensor {key} is for a module that adapter_config.json doesn't adapt: {reasons[0]}. PEFT would "
-                    "drop it; correct the config, or remove the tensors",
+                    f"tensor {key} is for a module that adapter_config.json doesn't adapt: {reason}. PEFT would drop "
+                    "it; correct the config, or remove the tensors",
                 )
             found |= {spelt, usual}
             if "layers." in spelt:
