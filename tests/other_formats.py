@@ -119,7 +119,7 @@ def to_mlx(folder: Path, target: Path, config: ModelConfig, **changes: Any) -> P
     return target
 
 
-def to_parts(path: Path, parts: int = 2) -> Path:
+def to_shards(path: Path, parts: int = 2) -> Path:
     """Rewrites an adapter as parts with an index, as transformers writes weights."""
     tensors = load_file(path / "adapter_model.safetensors")
     (path / "adapter_model.safetensors").unlink()

@@ -24,7 +24,7 @@ from lorad.errors import AdapterRejected
 from lorad.models.config import MODULES, ModelConfig
 from make_adapter import edit_config, edit_tensors, make_adapter
 from oracle import Oracle, oracle
-from other_formats import UNSLOTH, to_gguf, to_mlx, to_parts
+from other_formats import UNSLOTH, to_gguf, to_mlx, to_shards
 from test_adapters import SPELLINGS
 from tiny import make_tiny
 
@@ -94,7 +94,7 @@ def edited(path: Path, config: ModelConfig, **fields: Any) -> Made:
 
 
 def parts(path: Path, config: ModelConfig) -> Made:
-    return Made(to_parts(make_adapter(path / "parts", config), 3), make_adapter(path / "plain", config))
+    return Made(to_shards(make_adapter(path / "parts", config), 3), make_adapter(path / "plain", config))
 
 
 def as_gguf(path: Path, config: ModelConfig, kind: str = "F32", **options: Any) -> Made:
@@ -222,7 +222,7 @@ def other_architecture(path: Path, config: ModelConfig) -> None:
 
 REFUSED: dict[str, tuple[Change, str]] = {
     "parts that don't belong together": (
-        lambda path, config: (to_parts(path) / "adapter_model-00002-of-00002.safetensors").unlink(),
+        lambda path, config: (to_shards(path) / "adapter_model-00002-of-00002.safetensors").unlink(),
         "the part adapter_model-00002-of-00002.safetensors is missing",
     ),
     "GGUF for another architecture": (other_architecture, "general.architecture is 'qwen3', the base's is 'llama'"),
@@ -365,7 +365,7 @@ def written(mix: Mix, path: Path, config: ModelConfig) -> Made:
     if mix.spelling:
         change = SPELLINGS[mix.spelling][1]
         edit_tensors(folder, lambda old: {change(key): value for key, value in old.items()})
-    return Made(to_parts(folder, mix.parts) if mix.parts else folder, like)
+    return Made(to_shards(folder, mix.parts) if mix.parts else folder, like)
 
 
 @pytest.mark.parametrize("seed", range(MIXES))

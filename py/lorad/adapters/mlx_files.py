@@ -18,8 +18,8 @@ import numpy as np
 from lorad.adapters.features import BY_NAME, Feature
 from lorad.adapters.files import UNKNOWN, AdapterFiles
 from lorad.adapters.keys import parse_key, path_in_model
-from lorad.adapters.parts import Parts, read_parts
 from lorad.adapters.reject import reject
+from lorad.adapters.shards import Shards, read_shards
 from lorad.lazy import torch
 from lorad.models.config import ModelConfig
 from lorad.models.fields import shown
@@ -44,16 +44,16 @@ def read_mlx(folder: Path, config: Mapping[str, Any], base: ModelConfig | None) 
         feature = BY_NAME.get(f"MLX: {'DoRA' if kind == 'dora' else kind}", BY_NAME["methods other than LoRA"])
         raise _refused(f"fine_tune_type = {shown(kind)}", feature)
     rank, scale, keys = _parameters(config.get("lora_parameters"))
-    parts = read_parts(folder, TENSORS)
-    if parts is None:
+    shards = read_shards(folder, TENSORS)
+    if shards is None:
         raise reject("adapter_missing", f"the folder has no {TENSORS}")
-    names = {_key(name): name for name in parts.entries}
+    names = {_key(name): name for name in shards.entries}
     _check_kept(names, keys, _layers(config), base)
-    entries = {key: parts.entries[name] for key, name in names.items()}
+    entries = {key: shards.entries[name] for key, name in names.items()}
     entries = {key: entry._replace(shape=entry.shape[::-1]) for key, entry in entries.items()}
     # Of rank · scale and rank PEFT makes the scale again: exactly, but for a last bit that f32 doesn't have.
     fields = {"peft_type": "LORA", "r": rank, "lora_alpha": scale * rank}
-    return AdapterFiles("MLX", folder, fields, entries, partial(_load, parts, names), types=parts.types, names=names)
+    return AdapterFiles("MLX", folder, fields, entries, partial(_load, shards, names), types=shards.types, names=names)
 
 
 def _parameters(found: Any) -> tuple[int, float, frozenset[str] | None]:
@@ -123,8 +123,8 @@ def _check_kept(
             )
 
 
-def _load(parts: Parts, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    tensors = parts.load()
+def _load(shards: Shards, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    tensors = shards.load()
     return {key: tensors[name].T for key, name in names.items()}
 
 

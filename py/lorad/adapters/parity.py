@@ -71,6 +71,6 @@ def _by_tiles(x: torch.Tensor, lora: ModuleLora, layout: _core.AdapterLayout, pa
         tile = torch.from_numpy(raw).view(lora.a.dtype).reshape(rows, length).double()
         if part == "a":
             between[:, first : first + rows] += x[:, begin : begin + length] @ tile.T
-        else:
+        elif part == "b":
             y[:, begin : begin + length] += between[:, first : first + rows] @ tile
     return y

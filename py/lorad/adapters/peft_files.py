@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from lorad.adapters.files import AdapterFiles, read_json
-from lorad.adapters.parts import read_parts
+from lorad.adapters.shards import read_shards
 
 VOCABULARY_BYTES_MAX = 256 << 20
 
 
 def read_peft(folder: Path, config: dict[str, Any]) -> AdapterFiles | None:
     """`config` is what adapter_config.json holds; None if there are no tensors in a form that is read."""
-    parts = read_parts(folder)
-    if parts is None:
+    shards = read_shards(folder)
+    if shards is None:
         return None
     return AdapterFiles(
-        "PEFT", folder, config, parts.entries, parts.load, token_ids=_token_ids(folder), types=parts.types
+        "PEFT", folder, config, shards.entries, shards.load, token_ids=_token_ids(folder), types=shards.types
     )
 
 

@@ -8,9 +8,9 @@ from lorad.adapters.features import BY_NAME
 from lorad.adapters.files import CONFIG, AdapterFiles, read_json
 from lorad.adapters.gguf_files import read_gguf
 from lorad.adapters.mlx_files import is_mlx, read_mlx
-from lorad.adapters.parts import TENSORS
 from lorad.adapters.peft_files import read_peft
 from lorad.adapters.reject import reject
+from lorad.adapters.shards import TENSORS
 from lorad.models.config import ModelConfig
 
 __all__ = ["AdapterFiles", "read_adapter"]

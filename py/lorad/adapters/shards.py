@@ -1,4 +1,4 @@
-"""`Parts`: the tensors of an adapter in one safetensors file or in several, as if they were in one.
+"""`Shards`: the tensors of an adapter in one safetensors file or in several, as if they were in one.
 
 Several belong together by an index, as transformers writes it: `{"weight_map": {key: file}}`. Every file that the index
 names must hold exactly the tensors that it says, and no file that looks like a part may be left over.
@@ -29,7 +29,7 @@ EIGHT_BITS = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 """Floats of 8 bits, by torch's names. Both f16 and bf16 hold all their values exactly."""
 
 
-class Parts(NamedTuple):
+class Shards(NamedTuple):
     """Files and what is in them; their bytes are still on the disk."""
 
     folder: Path
@@ -65,12 +65,12 @@ class Parts(NamedTuple):
         return data
 
 
-def read_parts(folder: Path, single: str = TENSORS) -> Parts | None:
+def read_shards(folder: Path, single: str = TENSORS) -> Shards | None:
     """The directory of `single`, or of the parts that an index names; None if there is nothing of either."""
     parts = sorted(file.name for file in folder.glob("adapter_model-*-of-*.safetensors"))
     index = (folder / INDEX).is_file()
     if single != TENSORS or not (parts or index):
-        return _parts(folder, [single]) if (folder / single).is_file() else None
+        return _shards(folder, [single]) if (folder / single).is_file() else None
     if (folder / single).is_file():
         raise reject("adapter_split", f"both {single} and {INDEX if index else parts[0]} are there: remove what is old")
     if not index:
@@ -80,7 +80,7 @@ def read_parts(folder: Path, single: str = TENSORS) -> Parts | None:
     return _indexed(folder, parts)
 
 
-def _indexed(folder: Path, parts: list[str]) -> Parts:
+def _indexed(folder: Path, parts: list[str]) -> Shards:
     index = read_json(folder, INDEX, INDEX_BYTES_MAX)
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not (isinstance(places, dict) and places and all(isinstance(name, str) for name in places.values())):
@@ -103,7 +103,7 @@ def _indexed(folder: Path, parts: list[str]) -> Parts:
     left = [name for name in parts if name not in names]
     if left:
         raise reject("adapter_split", f"{left[0]} looks like a part, but {INDEX} doesn't name it")
-    found = _parts(folder, names)
+    found = _shards(folder, names)
     for name, stored in found.files.items():
         said = {key for key, place in places.items() if place == name}
         for key in (*stored, *said):
@@ -114,7 +114,7 @@ def _indexed(folder: Path, parts: list[str]) -> Parts:
     return found
 
 
-def _parts(folder: Path, names: list[str]) -> Parts:
+def _shards(folder: Path, names: list[str]) -> Shards:
     files = {name: _header(folder, name) for name in names}
     entries: dict[str, Entry] = {}
     for name, stored in files.items():
@@ -128,7 +128,7 @@ def _parts(folder: Path, names: list[str]) -> Parts:
     widened = {
         key: entry._replace(dtype=wide) if entry.dtype in EIGHT_BITS else entry for key, entry in entries.items()
     }
-    return Parts(folder, files, widened)
+    return Shards(folder, files, widened)
 
 
 def _header(folder: Path, name: str) -> dict[str, Entry]:

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorad.adapters.load import load_adapter
-from lorad.adapters.parts import EIGHT_BITS
+from lorad.adapters.shards import EIGHT_BITS
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
 from lorad.models.hf_config import config_from_hf
 from make_adapter import edit_tensors, make_adapter
-from other_formats import to_parts
+from other_formats import to_shards
 from tiny import tiny_config
 
 FILE, INDEX = "adapter_model.safetensors", "adapter_model.safetensors.index.json"
@@ -37,7 +37,7 @@ def adapter(config: ModelConfig, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_parts_are_the_same_adapter_5_18(parts: int, adapter: Path, config: ModelConfig) -> None:
     before = load_adapter("mine", adapter, config, "digest")
-    after = load_adapter("mine", to_parts(adapter, parts), config, "digest")
+    after = load_adapter("mine", to_shards(adapter, parts), config, "digest")
     assert after.generation == before.generation
 
 
@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_parts_that_do_not_belong_together_5_18(name: str, adapter: Path, config: ModelConfig) -> None:
     change, code, texts = REFUSED[name]
-    change(to_parts(adapter))
+    change(to_shards(adapter))
     refused(adapter, config, code, *texts)
 
 
@@ -121,7 +121,7 @@ def refused(path: Path, config: ModelConfig, code: str, *texts: str) -> None:
 
 def test_too_many_parts(adapter: Path, config: ModelConfig) -> None:
     places = {str(part): f"adapter_model-{part:05}-of-02000.safetensors" for part in range(2000)}
-    edited(lambda old: {"weight_map": places})(to_parts(adapter))
+    edited(lambda old: {"weight_map": places})(to_shards(adapter))
     refused(adapter, config, "adapter_split", "2000 files", "at most 1024")
 
 
