@@ -1,4 +1,4 @@
-"""The command line: `lorad serve`, `lorad demo`, `lorad simulate`, `lorad bench`, `lorad doctor`, `lorad version`.
+"""The command line: `lorad serve`, `demo`, `adapters`, `simulate`, `bench`, `doctor`, `version`.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -10,7 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from lorad import config
+from lorad.adapters import arguments as adapters_arguments
 from lorad.bench import arguments as bench_arguments
+from lorad.control import arguments as control_arguments
 from lorad.errors import LoradError
 from lorad.simulate import arguments as simulation_arguments
 
@@ -45,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--prompt", default="", help="ask this instead of the demo's own question")
     config.add_arguments(demo, config.EngineConfig, config.ServerConfig)
     demo.set_defaults(run=_demo, model="smollm2")
+
+    adapters = commands.add_parser(
+        "adapters", help="look at adapter files, and at a running server's adapters", allow_abbrev=False
+    )
+    adapters_arguments.add_arguments(adapters)
+    adapters.set_defaults(run=_adapters)
 
     simulate = commands.add_parser(
         "simulate", help="run the scheduler on a virtual clock: loads, policies, limits, faults", allow_abbrev=False
@@ -83,6 +91,16 @@ def _demo(arguments: argparse.Namespace) -> int:
     from lorad.demo.run import demo
 
     return demo(*_configs(arguments), prompt=arguments.prompt, once=arguments.once)
+
+
+def _adapters(arguments: argparse.Namespace) -> int:
+    if arguments.adapters_command in control_arguments.COMMANDS:
+        from lorad.control.command import control
+
+        return control(arguments)
+    from lorad.adapters.command import adapters
+
+    return adapters(arguments)
 
 
 def _simulate(arguments: argparse.Namespace) -> int:

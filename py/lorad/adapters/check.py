@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lorad.adapters.checked import CheckedAdapter, ModuleLora
-from lorad.adapters.keys import explain, module_path, parse_key, vocabulary_rows
+from lorad.adapters.keys import explain, parse_key, pattern_path, vocabulary_rows
 from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
-from lorad.adapters.reject import reject
+from lorad.adapters.reject import readable, reject
+from lorad.adapters.targets import check_targets
 from lorad.lazy import torch
 from lorad.models.config import ModelConfig, Module
 from lorad.models.elements import element_of
@@ -47,6 +48,7 @@ def check_adapter(
     _check_vocabulary(files, config)
     peft = parse_config(files.config)
     pairs = _pairs(files, config, peft, max_lora_rank)
+    warnings = (*check_targets(files.config, [pair.a_key for pair in pairs], config), *peft.unused())
     for key, entry in files.entries.items():
         if entry.dtype not in FLOATS:
             raise reject("adapter_dtype", f"tensor {key} is of type {entry.dtype}; supported: {', '.join(FLOATS)}")
@@ -69,7 +71,9 @@ def check_adapter(
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
         raise reject("adapter_no_effect", "it has no effect: A, B or the scale is zero in every module")
     element = element_of(widest)
-    return CheckedAdapter(name, _generation(base_digest, element, modules), element, modules)
+    return CheckedAdapter(
+        name, _generation(base_digest, element, modules), element, modules, tuple(map(readable, warnings))
+    )
 
 
 def _check_vocabulary(files: AdapterFiles, config: ModelConfig) -> None:
@@ -138,7 +142,7 @@ def _pair(
     for key, entry in ((a_key, a), (b_key, b)):
         if len(entry.shape) != 2:
             raise reject("adapter_shape", f"tensor {key} has the shape {list(entry.shape)}, wants two dimensions")
-    path = module_path(place[0], module.name)
+    path = pattern_path(a_key)
     rank = peft.rank_of(path)
     _check_shape(a_key, a, (a.shape[0], module.in_features), "[rank, in]")
     _check_shape(b_key, b, (module.out_features, b.shape[1]), "[out, rank]")

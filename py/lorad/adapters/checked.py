@@ -34,6 +34,8 @@ class CheckedAdapter:
     """The widest number type of the file; narrower tensors were widened exactly."""
     modules: tuple[ModuleLora, ...]
     """In order of (layer, module); at least one."""
+    warnings: tuple[str, ...] = ()
+    """What isn't wrong and should be known."""
 
     @property
     def tag(self) -> int:

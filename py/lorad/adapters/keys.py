@@ -1,6 +1,6 @@
 """From a tensor's key to the place in the base that it adapts: full paths only, known spellings only.
 
-`[base_model.model.]*[model.]layers.N.self_attn.q_proj.lora_A[.adapter].weight`, with lora_a and lora_b too.
+`[base_model.model.]{0,4}[model.]layers.N.self_attn.q_proj.lora_A[.adapter].weight`, with lora_a and lora_b too.
 """
 
 from __future__ import annotations
@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from lorad.adapters.features import BY_NAME, Feature
+from lorad.adapters.patterns import PATH_LENGTH_MAX
 from lorad.models.config import ModelConfig
 from lorad.models.safetensors_file import Entry
 
+_PREFIX = "base_model.model."
+"""What PEFT puts before the names of the model that it adapts."""
 _KEY = re.compile(
-    r"(?:base_model\.model\.)*(?:model\.)?layers\.(?P<layer>0|[1-9][0-9]{0,8})\.(?P<parent>self_attn|mlp)\."
+    r"(?:base_model\.model\.){0,4}(?:model\.)?layers\.(?P<layer>0|[1-9][0-9]{0,8})\.(?P<parent>self_attn|mlp)\."
     r"(?P<name>[a-z]+_proj)\.lora_(?P<half>[ABab])(?:\.(?P<adapter>[^.]+))?\.weight"
 )
 _PARENTS = {name: "self_attn" for name in ("q_proj", "k_proj", "v_proj", "o_proj")} | {
@@ -46,6 +50,21 @@ def module_path(layer: int, name: str) -> str:
     return f"model.layers.{layer}.{_PARENTS[name]}.{name}"
 
 
+def path_in_model(key: str) -> tuple[str, str]:
+    """The module that a LoRA key belongs to, in the module tree that PEFT saw (as far as the key tells), and in Hugging
+    Face's."""
+    spelt, _, _ = key.removeprefix(_PREFIX).partition(".lora_")
+    inside = spelt[spelt.rfind(_PREFIX) + len(_PREFIX) :] if _PREFIX in spelt else spelt
+    usual = inside if inside.startswith(("model.", "lm_head")) else f"model.{inside}"
+    return (spelt if key.startswith(_PREFIX) else usual), usual
+
+
+def pattern_path(key: str) -> str:
+    """The name that PEFT's patterns are matched against, no longer than `PATH_LENGTH_MAX`."""
+    spelt, usual = path_in_model(key)
+    return spelt if len(spelt) <= PATH_LENGTH_MAX else usual
+
+
 def vocabulary_rows(key: str, entry: Entry) -> int | None:
     """Rows of a whole embedding or output matrix; None for any other tensor."""
     if _VOCABULARY.fullmatch(key) and ".lora_" not in key and len(entry.shape) == 2:
@@ -55,15 +74,11 @@ def vocabulary_rows(key: str, entry: Entry) -> int | None:
 
 def explain(key: str, config: ModelConfig) -> tuple[str, str]:
     """(code, reason) for a key that nothing is done with."""
-    for mark, reason in _FEATURES:
+    for mark, feature, reason in _FEATURES:
         if re.search(mark, key):
-            return "adapter_feature", reason
+            return feature.code, f"{reason}. {feature.todo}"
     if _VOCABULARY.fullmatch(key) or (key.endswith((".weight", ".bias")) and "lora_" not in key):
-        return (
-            "adapter_feature",
-            "is a whole weight of the base, not a LoRA one. If it's the base's own, unchanged, remove it from the "
-            "file (PEFT: save_embedding_layers=False); if it was trained, it can't be applied",
-        )
+        return (BY_NAME["whole weights"].code, f"{BY_NAME['whole weights'].refusal}")
     return (
         "adapter_tensor",
         f"corresponds to nothing in the base, whose modules are called model.layers.0.self_attn.q_proj … "
@@ -71,13 +86,29 @@ def explain(key: str, config: ModelConfig) -> tuple[str, str]:
     )
 
 
+def _mark(mark: str, name: str, reason: str = "") -> tuple[str, Feature, str]:
+    return mark, BY_NAME[name], reason or BY_NAME[name].reason
+
+
 _FEATURES = (
-    (r"lora_magnitude_vector", "belongs to DoRA, which isn't supported"),
-    (r"modules_to_save", "was trained in full (modules_to_save), which isn't supported"),
-    (r"trainable_tokens", "belongs to trainable tokens, which aren't supported"),
-    (r"lora_embedding_[ABab]", "is LoRA on an embedding, which isn't supported"),
-    (r"(^|\.)(embed_tokens|lm_head)\.lora_", "is LoRA on the embedding or the output, which isn't supported"),
-    (r"lora_[ABab](\.[^.]+)?\.bias$", "is a bias of LoRA (lora_bias), which isn't supported"),
-    (r"_proj\.bias$", "is a trained bias, which isn't supported"),
-    (r"vera_|ia3_l|hada_|lokr_|oft_|boft_|randlora_|prompt_embeddings", "belongs to a method other than LoRA"),
+    _mark(r"lora_magnitude_vector", "DoRA", "belongs to DoRA, which isn't supported"),
+    _mark(
+        r"modules_to_save", "modules trained in full", "was trained in full (modules_to_save), which isn't supported"
+    ),
+    _mark(r"trainable_tokens", "trainable tokens", "belongs to trainable tokens, which aren't supported"),
+    _mark(r"lora_embedding_[ABab]", "LoRA on the embedding"),
+    _mark(r"(^|\.)(embed_tokens|lm_head)\.lora_", "LoRA on the output"),
+    _mark(r"lora_[ABab](\.[^.]+)?\.bias$", "a bias of LoRA", "is a bias of LoRA (lora_bias), which isn't supported"),
+    _mark(r"_proj\.bias$", "trained biases", "is a trained bias, which isn't supported"),
+    _mark(r"^lora_(unet|te\d?)_|\.lora_(down|up)\.|\.lora\.(down|up)\.|\.alpha$", "Kohya's spelling"),
+    _mark(
+        r"(^|[._])(weight_)?scale(_inv)?$|scale_weight$|_scales?$|input_scale$",
+        "scaled floats of 8 bits",
+    ),
+    _mark(
+        r"vera_|ia3_l|hada_|lokr_|oft_|boft_|randlora_|prompt_embeddings",
+        "methods other than LoRA",
+        "belongs to a method other than LoRA",
+    ),
 )
+"""What other keys are told by: where in the key, the row of the support table, what to say."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from lorad.adapters.check import check_adapter
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.read import read_adapter
+from lorad.adapters.reject import readable
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
 
@@ -20,18 +21,16 @@ def load_adapter(
     max_lora_rank: int = 256,
     allow_no_effect: bool = False,
 ) -> CheckedAdapter:
-    """Reads and checks the adapter in the folder `path`. A refusal's message begins with the adapter's name.
+    """Reads and checks the adapter at `path`, a folder or a file. A refusal's message begins with the adapter's name.
 
     Touches no shared state, so it may run on any thread; `base_digest` is `Weights.digest`.
     """
+    files = None
     try:
+        files = read_adapter(path, config)
         return check_adapter(
-            name,
-            read_adapter(path),
-            config,
-            base_digest,
-            max_lora_rank=max_lora_rank,
-            allow_no_effect=allow_no_effect,
+            name, files, config, base_digest, max_lora_rank=max_lora_rank, allow_no_effect=allow_no_effect
         )
     except AdapterRejected as refusal:
-        raise AdapterRejected(f"adapter {name!r}: {refusal.message}", code=refusal.code) from None
+        message = refusal.message if files is None else files.in_own_words(refusal.message)
+        raise AdapterRejected(f"adapter {name!r}: {readable(message)}", code=refusal.code) from None

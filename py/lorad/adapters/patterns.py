@@ -34,21 +34,28 @@ class Patterns(Generic[Value]):
     def __init__(self, field: str, values: Mapping[str, Value]) -> None:
         if len(values) > KEYS_MAX:
             raise reject("adapter_config", f"{field} has {len(values)} keys, at most {KEYS_MAX} are allowed")
-        self._values: list[tuple[re.Pattern[str], Value]] = []
+        self.field = field
+        self._values: list[tuple[str, re.Pattern[str], Value]] = []
+        self._unused = dict.fromkeys(values)
         left = WAYS_MAX
         for key, value in values.items():
             pattern, ways = _compile(field, key)
             left -= ways
             if left < 0:
                 raise reject("adapter_config", f"{field}: {key!r} could take too long to match; write it more simply")
-            self._values.append((pattern, value))
+            self._values.append((key, pattern, value))
 
     def get(self, path: str, default: Value) -> Value:
         """The value of the first key that matches the end of `path`."""
-        for pattern, value in self._values:
+        for key, pattern, value in self._values:
             if pattern.match(path):
+                self._unused.pop(key, None)
                 return value
         return default
+
+    def unused(self) -> list[str]:
+        """Keys that have decided nothing so far."""
+        return list(self._unused)
 
 
 def _compile(field: str, key: str) -> tuple[re.Pattern[str], int]:

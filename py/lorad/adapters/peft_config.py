@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lorad.adapters.features import BIAS, FIELDS, OTHER_METHOD, STARTS, UNKNOWN_FIELD, UNKNOWN_START, Feature
 from lorad.adapters.patterns import Patterns
 from lorad.adapters.reject import reject
 
@@ -21,35 +22,21 @@ _ALPHA_MAX = float(np.finfo(np.float32).max)
 
 IGNORED = {
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
-    "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_core", "qalora_group_size",
-    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying", "lora_dropout",
-    "runtime_config", "unsloth_fixed",
+    "megatron_core", "qalora_group_size", "loftq_config", "eva_config", "corda_config", "lora_ga_config",
+    "ensure_weight_tying", "lora_dropout", "runtime_config", "unsloth_fixed", "fan_in_fan_out",
 }  # fmt: skip
-"""Fields without a say here: they matter in training only, or tell what is adapted, which the tensors decide."""
+"""Fields without a say here: they matter in training only, or to modules that no base here has."""
 
-READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias"}
-"""Fields that are read."""
+READ = {
+    "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias",
+    "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern",
+}  # fmt: skip
+"""Fields that are read, the last four of them by `targets`."""
 
-FEATURES = {
-    "use_dora": "DoRA isn't supported",
-    "lora_bias": "a bias of LoRA isn't supported",
-    "modules_to_save": "modules trained in full aren't supported",
-    "trainable_token_indices": "trainable tokens aren't supported",
-    "target_parameters": "LoRA on parameters that aren't modules isn't supported",
-    "layer_replication": "replicated layers aren't supported",
-    "fan_in_fan_out": "transposed weights (fan_in_fan_out) aren't supported",
-    "alora_invocation_tokens": "activated LoRA (aLoRA) isn't supported",
-    "use_qalora": "QALoRA isn't supported",
-    "use_bdlora": "BD-LoRA isn't supported",
-    "megatron_config": "Megatron's layers aren't supported",
-    "arrow_config": "Arrow routing isn't supported",
-    "kasa_config": "KaSA isn't supported",
-    "monteclora_config": "MonteCLoRA isn't supported",
-    "velora_config": "VeLoRA isn't supported",
-}
+FEATURES = FIELDS
 """Fields whose active value is refused. A field that isn't in any of these tables is refused too, if it's active."""
 
-PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
+PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica")
 """Values of init_lora_weights, beside true and false, that leave the base as it is."""
 
 
@@ -74,28 +61,31 @@ class PeftConfig:
         # Rounded to f32, as torch does when it multiplies an f32 tensor by it.
         return float(np.float32(scale))
 
+    def unused(self) -> tuple[str, ...]:
+        """Warnings of pattern keys that decided nothing, after all modules were asked about."""
+        return tuple(
+            f"{patterns.field} has {_short(key)}, which decides nothing: it matches no module that is adapted, or an "
+            "earlier key matches first"
+            for patterns in (self.ranks, self.alphas)
+            for key in patterns.unused()
+        )
+
 
 def parse_config(config: Mapping[str, Any]) -> PeftConfig:
     """Checks every field of adapter_config.json."""
     kind = config.get("peft_type")
     if kind != "LORA":
-        if kind is None and ("lora_parameters" in config or "fine_tune_type" in config):
-            raise reject("adapter_feature", "adapter_config.json is MLX's: convert the adapter to PEFT's format")
-        raise reject("adapter_feature", f"peft_type is {kind!r}; only LORA is supported")
+        raise _refused("peft_type", kind, OTHER_METHOD)
     for field, value in config.items():
         if field in READ or field in IGNORED or value in _INACTIVE:
             continue
-        reason = FEATURES.get(field, "isn't known, so whether it changes the weights isn't either")
-        raise reject("adapter_feature", f"{field} = {_short(value)}: {reason}")
+        raise _refused(field, value, FEATURES.get(field, UNKNOWN_FIELD))
     if config.get("bias") not in (None, "none"):
-        raise reject("adapter_feature", f"bias = {_short(config['bias'])}: trained biases aren't supported")
+        raise _refused("bias", config["bias"], BIAS)
     start = config.get("init_lora_weights")
-    if not (start is None or isinstance(start, bool) or start in PLAIN_STARTS):
-        raise reject(
-            "adapter_feature",
-            f"init_lora_weights = {_short(start)}: it was trained against a changed base, and isn't supported as it "
-            "is. PEFT converts it: save_pretrained(…, path_initial_model_for_weight_conversion=…)",
-        )
+    if not (start is None or isinstance(start, bool) or (isinstance(start, str) and start.lower() in PLAIN_STARTS)):
+        known = [feature for name, feature in STARTS.items() if str(start).lower().startswith(name)]
+        raise _refused("init_lora_weights", start, known[0] if known else UNKNOWN_START)
     rslora = config.get("use_rslora")
     if not (rslora is None or isinstance(rslora, bool)):
         raise _wrong("use_rslora", "true or false", rslora)
@@ -108,6 +98,10 @@ def parse_config(config: Mapping[str, Any]) -> PeftConfig:
             "alpha_pattern", {k: _alpha(f"alpha_pattern[{k!r}]", v) for k, v in _map(config, "alpha_pattern")}
         ),
     )
+
+
+def _refused(field: str, value: Any, feature: Feature) -> Exception:
+    return reject(feature.code, f"{field} = {_short(value)}: {feature.refusal}")
 
 
 def _map(config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:

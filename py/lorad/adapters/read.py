@@ -1,111 +1,73 @@
-"""Reading an adapter's folder as PEFT writes it. Nothing is ever written there."""
+"""From a path to an adapter's files: finds out the format and has its reader read it. Nothing is ever written there."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
-
+from lorad.adapters.features import BY_NAME
+from lorad.adapters.files import CONFIG, AdapterFiles, read_json
+from lorad.adapters.gguf_files import read_gguf
+from lorad.adapters.mlx_files import is_mlx, read_mlx
+from lorad.adapters.peft_files import read_peft
 from lorad.adapters.reject import reject
-from lorad.lazy import torch
-from lorad.models.safetensors_file import Entry, read_header, view
+from lorad.adapters.shards import TENSORS
+from lorad.models.config import ModelConfig
 
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-CONFIG_BYTES_MAX = 1 << 20
-VOCABULARY_BYTES_MAX = 256 << 20
+__all__ = ["AdapterFiles", "read_adapter"]
 
 
-class AdapterFiles(NamedTuple):
-    """An adapter's config and the directory of its tensors; their bytes are still on the disk."""
+def read_adapter(path: str | Path, base: ModelConfig | None = None) -> AdapterFiles:
+    """Reads config and directory of the adapter at `path`: a folder, or a GGUF file.
 
-    folder: Path
-    config: dict[str, Any]
-    entries: dict[str, Entry]
-    """By the key in the file."""
-    token_ids: tuple[int, ...]
-    """Ids of added tokens that tokenizer files in the folder name, ascending."""
-
-    def load(self) -> dict[str, torch.Tensor]:
-        """All tensors, which must be of `safetensors_file.FLOATS`, read at once and complete."""
-        try:
-            with open(self.folder / TENSORS, "rb") as file:
-                unchanged = read_header(file) == self.entries
-                file.seek(0)
-                data = np.fromfile(file, dtype=np.uint8)
-        except (OSError, ValueError):
-            unchanged = False
-        if not unchanged or (self.entries and max(entry.end for entry in self.entries.values()) != len(data)):
-            raise reject("adapter_file", f"{TENSORS} changed while it was read; try again when it's complete")
-        return {key: view(data, entry) for key, entry in self.entries.items()}
-
-
-def read_adapter(path: str | Path) -> AdapterFiles:
-    """Reads config and directory of the adapter in the folder `path`."""
+    `base` is what the adapter is for. Without one, what only a base can tell isn't done: see the readers.
+    """
     folder = Path(path)
+    if folder.suffix == ".gguf" and folder.is_file():
+        return read_gguf(folder, base)
+    if folder.is_file():
+        raise reject("adapter_missing", f"{folder.name} is neither a folder nor a .gguf file{_hint(folder)}")
     if not folder.is_dir():
         raise reject("adapter_missing", f"there is no folder {str(path)!r}")
-    if not (folder / CONFIG).is_file():
-        raise reject("adapter_missing", f"the folder has no {CONFIG}{_other_format(folder)}")
-    config = _json(folder, CONFIG, CONFIG_BYTES_MAX)
-    if not isinstance(config, dict):
+    config = read_json(folder, CONFIG) if (folder / CONFIG).is_file() else None
+    if config is not None and not isinstance(config, dict):
         raise reject("adapter_config", f"{CONFIG} isn't an object")
-    parts = sorted(file.name for file in folder.glob("adapter_model-*-of-*")) + [
-        file.name for file in folder.glob("adapter_model.safetensors.index.json")
-    ]
-    if parts:
+    if config is not None and is_mlx(config):
+        return read_mlx(folder, config, base)
+    found = None if config is None else read_peft(folder, config)
+    # Converters write beside what they convert, so PEFT's files come first.
+    if found is None:
+        found = _only_gguf(folder, base)
+    if found is None:
         raise reject(
-            "adapter_split",
-            f"split adapters aren't supported ({parts[0]}, {len(parts)} such files): save it as one {TENSORS}",
+            "adapter_missing", f"the folder has no {CONFIG if config is None else TENSORS}{_other_format(folder)}"
         )
-    if not (folder / TENSORS).is_file():
-        raise reject("adapter_missing", f"the folder has no {TENSORS}{_other_format(folder)}")
-    try:
-        with open(folder / TENSORS, "rb") as file:
-            entries = read_header(file)
-    except OSError as error:
-        raise reject("adapter_file", f"{TENSORS} can't be read: {error.strerror}") from None
-    except ValueError as error:
-        raise reject("adapter_file", f"{TENSORS} isn't a readable safetensors file: {error}") from None
-    return AdapterFiles(folder, config, entries, _token_ids(folder))
+    return found
+
+
+def _only_gguf(folder: Path, base: ModelConfig | None) -> AdapterFiles | None:
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        raise reject(
+            "adapter_missing", f"the folder has {len(files)} GGUF files, {files[0].name} first: give the path of one"
+        )
+    return read_gguf(files[0], base) if files else None
 
 
 def _other_format(folder: Path) -> str:
-    for pattern in ("adapter_model.bin", "adapter_model.pt", "*.bin", "*.pt", "*.pth"):
+    for pattern in ("adapter_model.bin", "adapter_model.pt", "*.bin", "*.pt", "*.pth", "*.safetensors", "*.npz"):
         for file in sorted(folder.glob(pattern)):
-            return f"; {file.name} is a pickle, which can run code: save the adapter as safetensors"
-    if (folder / "adapters.safetensors").is_file():
-        return "; adapters.safetensors looks like MLX's format, which isn't supported: convert it to PEFT's"
-    for file in sorted(folder.glob("*.gguf")):
-        return f"; {file.name} is a GGUF adapter, which isn't supported: convert it to PEFT's format"
+            return _hint(file)
     return ""
 
 
-def _token_ids(folder: Path) -> tuple[int, ...]:
-    """Ids of added tokens in the tokenizer files that trainers save too; the files have no other effect."""
-    found: set[int] = set()
-    if (folder / "added_tokens.json").is_file():
-        added = _json(folder, "added_tokens.json", VOCABULARY_BYTES_MAX)
-        if isinstance(added, dict):
-            found |= {value for value in added.values() if type(value) is int}
-    if (folder / "tokenizer.json").is_file():
-        whole = _json(folder, "tokenizer.json", VOCABULARY_BYTES_MAX)
-        added = whole.get("added_tokens") if isinstance(whole, dict) else None
-        if isinstance(added, list):
-            found |= {item["id"] for item in added if isinstance(item, dict) and type(item.get("id")) is int}
-    return tuple(sorted(found))
-
-
-def _json(folder: Path, name: str, bytes_max: int) -> Any:
-    try:
-        with open(folder / name, "rb") as file:
-            content = file.read(bytes_max + 1)
-    except OSError as error:
-        raise reject("adapter_file", f"{name} can't be read: {error.strerror}") from None
-    if len(content) > bytes_max:
-        raise reject("adapter_config", f"{name} is longer than {bytes_max} bytes")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise reject("adapter_config", f"{name} isn't JSON: {error}") from None
+def _hint(file: Path) -> str:
+    """What to do with a file that isn't read."""
+    if file.suffix in (".bin", ".pt", ".pth"):
+        return f"; {file.name} {BY_NAME['pickle'].refusal}"
+    if file.suffix == ".npz":
+        return f"; {file.name} is of an old version of MLX: train or convert it with mlx-lm, to adapters.safetensors"
+    if file.suffix == ".safetensors" and (file.parent / CONFIG).is_file():
+        return f"; {CONFIG} is PEFT's, and {file.name} isn't what PEFT calls its tensors: {TENSORS}"
+    if file.suffix == ".safetensors":
+        return f"; {file.name} alone doesn't say rank and scale: {CONFIG} belongs beside it"
+    return ""

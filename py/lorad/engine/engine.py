@@ -23,6 +23,7 @@ from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter as read_adapter
+from lorad.adapters.parity import check_parity
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import check_sampling, token_ids
@@ -97,11 +98,13 @@ class Engine:
     # adapters
 
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
-        """Reads, checks and packs an adapter folder. Takes as long as the file; safe on any thread."""
+        """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""
         checked = read_adapter(
             name, path, self.weights.config, self.weights.digest, max_lora_rank=self.config.max_lora_rank
         )
-        return PreparedAdapter(checked, build_image(checked, self.worker.geometry.page_bytes), path)
+        image = build_image(checked, self.worker.geometry.page_bytes)
+        check_parity(checked, image)
+        return PreparedAdapter(checked, image, path)
 
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
         """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
@@ -123,6 +126,7 @@ class Engine:
             pages=image.layout.pages,
             bytes=checked.bytes,
             path=prepared.path,
+            warnings=checked.warnings,
         )
 
     def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None:

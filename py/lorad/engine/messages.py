@@ -187,6 +187,8 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     pages: int
     bytes: int
     path: str
+    warnings: tuple[str, ...] = ()
+    """What isn't wrong and should be known."""
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, tag="loaded"):

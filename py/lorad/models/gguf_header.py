@@ -52,8 +52,11 @@ class GgufHeader(NamedTuple):
     tensors: dict[str, TensorInfo]
 
 
-def parse_header(data: mmap.mmap | bytes) -> GgufHeader:
-    """Reads keys and directory. The file must hold every tensor that the directory names, in full."""
+def parse_header(data: mmap.mmap | bytes, size: int | None = None) -> GgufHeader:
+    """Reads keys and directory. The file must hold every tensor that the directory names, in full.
+
+    `data` is the file, or its beginning where `size` says how long it is.
+    """
     cursor = _Cursor(data)
     if data[:4] != b"GGUF":
         raise ValueError("it doesn't begin with GGUF")
@@ -81,7 +84,7 @@ def parse_header(data: mmap.mmap | bytes) -> GgufHeader:
             raise ValueError(f"the tensor {shown(name)} is there twice")
         if offset != end:
             raise ValueError(f"tensor {shown(name)} begins at {offset}, the one before it ends at {end}")
-        found[name] = info = _place(name, shape, kind, start + offset, len(data))
+        found[name] = info = _place(name, shape, kind, start + offset, len(data) if size is None else size)
         end += -(-info.bytes // alignment) * alignment
     return GgufHeader(metadata, found)
 

@@ -230,10 +230,13 @@ def server_name(server: Server) -> str:
 
 
 def describe_adapter(info: AdapterInfo) -> str:
-    """One line about a loaded adapter."""
-    return (
-        f"adapter {info.name}: rank {info.rank}, {info.modules} modules, {info.bytes / 1e6:.1f} MB, "
-        f"{info.pages} pages, generation {info.generation}"
+    """A line about a loaded adapter, and one for each warning."""
+    return "\n".join(
+        (
+            f"adapter {info.name}: rank {info.rank}, {info.modules} modules, {info.bytes / 1e6:.1f} MB, "
+            f"{info.pages} pages, generation {info.generation}",
+            *(f"adapter {info.name}: warning: {warning}" for warning in info.warnings),
+        )
     )
 
 

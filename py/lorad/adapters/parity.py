@@ -1,0 +1,76 @@
+"""A check of the load itself: do the pages say what the file says?
+
+A few random vectors go through one module of each kind, once by the tiles as they lie in the pages, once by the
+matrices that were read. A packing that transposes, permutes or misplaces gives another result; nothing else that the
+load does could tell it from the right one. One layer of each kind is a small part of the file, so it costs little.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lorad import _core
+from lorad.adapters.checked import CheckedAdapter, ModuleLora
+from lorad.adapters.image import AdapterImage
+from lorad.adapters.reject import reject
+from lorad.lazy import torch
+
+TOKENS = 4
+TOLERANCE = 1e-9
+"""Of the largest result. Sums are of f64, so what differs is their order only."""
+
+
+def check_parity(checked: CheckedAdapter, image: AdapterImage) -> None:
+    """Refuses an image that computes something else than its adapter."""
+    generator = torch.Generator().manual_seed(checked.tag)
+    pages = _Pages(image)
+    for lora in _one_of_each(checked):
+        x = torch.randn((TOKENS, lora.a.shape[1]), generator=generator, dtype=torch.float64)
+        wanted = (x @ lora.a.double().T) @ lora.b.double().T
+        off = float((_by_tiles(x, lora, image.layout, pages) - wanted).abs().max())
+        if not off <= TOLERANCE * float(wanted.abs().max()):
+            raise reject(
+                "adapter_parity",
+                f"adapter {checked.name!r}: its pages give another result than its file in layer {lora.layer}, module "
+                f"{lora.module}, by {off:g}: a fault of lorad or of the disk",
+            )
+
+
+def _one_of_each(checked: CheckedAdapter) -> list[ModuleLora]:
+    """A module of each kind, of one layer where it has all: its pages lie together."""
+    first = checked.modules[checked.tag % len(checked.modules)].layer  # any is as good; by the tag not always the same
+    kinds: dict[int, ModuleLora] = {}
+    for lora in sorted(checked.modules, key=lambda lora: lora.layer != first):
+        kinds.setdefault(lora.module, lora)
+    return list(kinds.values())
+
+
+class _Pages(dict[int, NDArray[np.uint8]]):
+    """Pages of an image, each read once."""
+
+    def __init__(self, image: AdapterImage) -> None:
+        self._image = image
+
+    def __missing__(self, page: int) -> NDArray[np.uint8]:
+        data = np.empty(self._image.layout.page_bytes, np.uint8)
+        self._image.read(page, data)
+        self[page] = data
+        return data
+
+
+def _by_tiles(x: torch.Tensor, lora: ModuleLora, layout: _core.AdapterLayout, pages: _Pages) -> torch.Tensor:
+    """x [tokens, in] times A and B as they lie in the pages, f64 [tokens, out]."""
+    between = torch.zeros((len(x), lora.rank), dtype=torch.float64)
+    y = torch.zeros((len(x), lora.b.shape[0]), dtype=torch.float64)
+    # All of A before B, which wants its sums.
+    for page, offset, part, first, rows, begin, length in sorted(
+        layout.chunks(lora.layer, lora.module), key=lambda chunk: chunk[2]
+    ):
+        raw = pages[page][offset : offset + rows * length * lora.a.element_size()]
+        tile = torch.from_numpy(raw).view(lora.a.dtype).reshape(rows, length).double()
+        if part == "a":
+            between[:, first : first + rows] += x[:, begin : begin + length] @ tile.T
+        elif part == "b":
+            y[:, begin : begin + length] += between[:, first : first + rows] @ tile
+    return y
