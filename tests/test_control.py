@@ -217,7 +217,7 @@ async def test_pins(tmp_path: Path) -> None:
         status, answer = await control.ask("PATCH", f"{ADAPTERS}/y", pinned=True)
         assert status == 429 and answer["error"]["code"] == "pins_full" and not (await control.card("y"))["pinned"]
         status, operation = await control.load("z", control.write("c", "three"), pinned=True)
-        assert status == 200 and "pinned" in operation["warning"] and not (await control.card("z"))["pinned"]
+        assert status == 200 and "pinned" in operation["warnings"][0] and not (await control.card("z"))["pinned"]
         status, card = await control.ask("PATCH", f"{ADAPTERS}/x", pinned=False)
         assert status == 200 and card["pinned"] is False and control.engine.pins[generation or ""] == 1
         control.write("a", "newer")

@@ -29,7 +29,7 @@ async def test_adapters_by_command(tmp_path: Path, capsys: pytest.CaptureFixture
         control.write("a", "two")
         assert "reloaded" in (await lorad(control, capsys, "load", "acme/devil", source, "--reload", "--pinned"))[1]
         code, text = await lorad(control, capsys, "list")
-        assert code == 0 and "acme/devil" in text and "ready, pinned" in text and source[:40] in text
+        assert code == 0 and "acme/devil" in text and "ready, pinned" in text and source[:12] in text
         code, text = await lorad(control, capsys, "list", "--json")
         assert json.loads(text)["data"][0]["name"] == "acme/devil"
         assert "ready, pinned" not in (await lorad(control, capsys, "unpin", "acme/devil"))[1]

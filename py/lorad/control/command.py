@@ -70,7 +70,7 @@ def follow(remote: Remote, operation: dict[str, Any], quiet: bool) -> dict[str, 
     if not quiet:
         names = ", ".join(operation["adapters"])
         what = "unchanged" if operation.get("changed") is False else DONE[operation["kind"]]
-        warning = f"; {operation['warning']}" if "warning" in operation else ""
+        warning = "".join(f"\n  {text}" for text in operation.get("warnings", []))
         generation = f", generation {operation['generation']}" if "generation" in operation else ""
         sys.stdout.write(f"{names}: {what} in {time.monotonic() - began:.2f} s{generation}{warning}\n")
     return operation

@@ -195,11 +195,13 @@ class AdapterManager:
         changed = record.info is None or record.info.generation != info.generation
         self._switch(record, source, entry.digest, info)
         result: dict[str, Any] = {"changed": changed, "generation": info.generation}
+        if info.warnings:
+            result["warnings"] = list(info.warnings)
         if pin:
             try:
                 await self._pin(record, True)
             except LoradError as error:
-                result["warning"] = f"it isn't pinned: {error.message}"
+                result.setdefault("warnings", []).append(f"it isn't pinned: {error.message}")
                 await self._write(lambda: self._state.pin(record.name, False))
         return result
 

@@ -70,6 +70,7 @@ class Record:
                 "modules": info.modules,
                 "bytes": info.bytes,
                 "pages": info.pages,
+                "warnings": list(info.warnings),
                 "tier": None if stats is None else stats.state,
                 "running": 0 if stats is None else stats.running,
                 "waiting": 0 if stats is None else stats.waiting,

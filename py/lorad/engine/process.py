@@ -57,7 +57,7 @@ INBOX_MAX = 16384
 """Messages read and not yet taken. A full inbox stops the reader, and the socket then holds the front back."""
 
 SWITCH_SECONDS = 5e-4
-"""How long the loader's Python may keep the loop waiting, at each of the some 250 calls of a step; Python's own is 5 ms."""
+"""How long the loader's Python may keep the loop waiting, at each of a step's calls (some 250); Python's is 5 ms."""
 
 IDLE_SECONDS = 0.02
 """How soon to step again, at the latest, when the engine has work and none of it can run yet. A page-in that ends wakes
