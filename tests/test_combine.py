@@ -14,6 +14,7 @@ from lorad.adapters.combine.combine import FACTORS, METHODS, PRODUCTS, PRUNING, 
 from lorad.adapters.combine.interference import interference
 from lorad.adapters.load import load_adapter
 from lorad.adapters.write import write_adapter
+from lorad.cli import main
 from lorad.errors import InvalidRequest
 from lorad.models.open import open_model
 from make_adapter import make_adapter
@@ -142,3 +143,17 @@ def test_interference(base: Path, tmp_path: Path) -> None:
     assert near.reads == pytest.approx(1, abs=1e-4) == near.writes and near.cosine == pytest.approx(1, abs=1e-4)
     assert far.reads < 0.3 and far.writes < 0.3 and abs(far.cosine) < 0.2
     assert none.modules == 0 and none.cosine == 0
+
+
+def test_by_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = open_model(base).config
+    first, second = (make_adapter(tmp_path / f"a{seed}", config, rank=2 + seed, seed=seed) for seed in range(2))
+    output = tmp_path / "made"
+    command = ["adapters", "combine", str(output), f"{first}:0.5", str(second), "--model", str(base)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "0.5 × a0, 1 × a1" in text and "experiment" in text and "overlap" in text
+    assert load(base, output).rank == 5
+    assert main(command) == 1 and "[output_exists]" in capsys.readouterr().err
+    assert main([*command[:2], str(tmp_path / "x"), f"{first}:much", "--model", str(base)]) == 1
+    assert "[option_form]" in capsys.readouterr().err

@@ -98,6 +98,10 @@ def _adapters(arguments: argparse.Namespace) -> int:
         from lorad.control.command import control
 
         return control(arguments)
+    if arguments.adapters_command == "combine":
+        from lorad.adapters.combine.command import run_combine
+
+        return run_combine(arguments)
     from lorad.adapters.command import adapters
 
     return adapters(arguments)

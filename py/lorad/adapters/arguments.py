@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from lorad import config
 from lorad.control import arguments as control_arguments
@@ -21,12 +22,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for command in (check, inspect):
         command.add_argument("--model", default="", help="base to hold them against; default: each against itself only")
         command.add_argument("--json", action="store_true", help="as data")
-        option = config.EngineConfig.__dataclass_fields__["max_lora_rank"]
-        command.add_argument(
-            "--max-lora-rank",
-            type=int,
-            default=option.default,
-            metavar="N",
-            help="adapters above this rank are refused",
-        )
+        _add_rank_limit(command)
+    _add_combine(commands)
     control_arguments.add_commands(commands)
+
+
+def _add_combine(commands: Any) -> None:
+    combine = commands.add_parser("combine", help="several adapters into one: an experiment", allow_abbrev=False)
+    add = combine.add_argument
+    add("output", type=Path, help="folder to write")
+    add("adapters", nargs="+", metavar="PATH[:WEIGHT]", help="what to combine")
+    add("--model", default="smollm2", help="their base (smollm2)")
+    add(
+        "--method",
+        default="cat",
+        help="as PEFT's add_weighted_adapter; cat (the default) and svd are exact or nearly so",
+    )
+    add("--density", type=float, default=1.0, help="share of values that ties, dare and magnitude_prune keep (1)")
+    add("--rank", type=int, default=0, help="of the result of an svd method; 0: the highest of the parts (0)")
+    add("--majority", default="total", help="how ties finds a sign: total or frequency (total)")
+    add("--seed", type=int, default=0, help="of what dare keeps (0)")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of the result (float32)")
+    _add_rank_limit(combine)
+
+
+def _add_rank_limit(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--max-lora-rank",
+        type=int,
+        default=config.EngineConfig.__dataclass_fields__["max_lora_rank"].default,
+        metavar="N",
+        help="adapters above this rank are refused",
+    )

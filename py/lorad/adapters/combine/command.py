@@ -1,0 +1,70 @@
+"""`lorad adapters combine`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from lorad.adapters.combine.combine import Part, Recipe, combine
+from lorad.adapters.combine.interference import Interference, interference
+from lorad.adapters.load import load_adapter
+from lorad.adapters.write import write_adapter
+from lorad.errors import InvalidRequest
+from lorad.models.open import open_model
+
+WIDTH = 110
+
+
+def run_combine(arguments: argparse.Namespace) -> int:
+    """Writes the combined adapter and says what stands in whose way."""
+    recipe = Recipe(arguments.method, arguments.density, arguments.rank, arguments.majority, arguments.seed)
+    weights = open_model(arguments.model)
+    parts = []
+    for text in arguments.adapters:
+        path, weight = parse_part(text)
+        adapter = load_adapter(path.name, path, weights.config, weights.digest, max_lora_rank=arguments.max_lora_rank)
+        parts.append(Part(adapter, weight))
+    made = combine(parts, recipe)
+    names = ", ".join(f"{part.weight:g} × {part.adapter.name}" for part in parts)
+    count = len({(lora.layer, lora.module) for part in parts for lora in part.adapter.modules})
+    shown = track(made, recipe.method, total=count, console=Console(stderr=True), transient=True)
+    write_adapter(arguments.output, shown, weights.config, arguments.dtype, f"lorad, {recipe.method}: {names}")
+    print_interference(interference([part.adapter for part in parts]))
+    sys.stdout.write(
+        f"{arguments.output}: {recipe.method} of {names}\n"
+        "An experiment: adapters that were trained apart weren't made to be added. Measure it on held-out texts.\n"
+    )
+    return 0
+
+
+def parse_part(text: str) -> tuple[Path, float]:
+    """PATH or PATH:WEIGHT; a weight of 1 if none is given."""
+    path, colon, weight = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return Path(text), 1.0
+    try:
+        return Path(path), float(weight)
+    except ValueError:
+        raise InvalidRequest(
+            f"adapters: wants PATH:WEIGHT, got {text!r}", code="option_form", param="adapters"
+        ) from None
+
+
+def print_interference(found: list[Interference]) -> None:
+    """A row for each two adapters."""
+    if not found:
+        return
+    table = Table("adapters", title="in each other's way? means over the modules that both adapt")
+    for heading in ("modules", "overlap of what they read", "of what they write", "cosine of B·A"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        figures = (f"{value:.3f}" for value in (one.reads, one.writes, one.cosine))
+        table.add_row(escape(f"{one.first}, {one.second}"), str(one.modules), *figures)
+    console = Console()
+    (console if console.is_terminal else Console(width=WIDTH)).print(table)
