@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sqlite3
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from controlling import ADAPTERS, controlling
+from lorad.cli import main
 from lorad.errors import Unavailable
+from lorad.models.open import open_model
 from lorad.store.state import StateFile
+from tiny import make_tiny
 
 
 async def test_a_restart_comes_back_to_what_was_asked_for(tmp_path: Path) -> None:
@@ -140,3 +144,23 @@ async def test_changes_are_on_the_disk_when_their_call_returns(tmp_path: Path) -
             names = [row.name for row in state.adapters()]
             state.close()
             assert names == [f"n{done}" for done in range(number + 1) if done % 3]
+
+
+async def test_adapters_that_a_new_base_leaves_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = make_tiny(tmp_path / "tiny")
+    digest = open_model(base).digest
+    state = StateFile(tmp_path / "state.sqlite", digest)
+    state.want("kept", "somewhere", "", pinned=False)
+    command = ["adapters", "stale", "--model", str(base), "--state-file", str(tmp_path / "state.sqlite")]
+    assert main(command) == 0 and "all adapters" in capsys.readouterr().out
+    async with controlling(tmp_path) as control:  # of another base
+        await control.load("acme/a", control.write("a", "one"))
+        assert main(command) == 1
+        text = capsys.readouterr().out
+        assert "acme/a" in text and "kept" not in text
+        assert main([*command, "--json"]) == 1
+        (found,) = json.loads(capsys.readouterr().out)["stale"]
+        assert found["name"] == "acme/a" and found["generation"] == await control.generation("acme/a")
+    state.close()
+    assert main([*command[:-1], str(tmp_path / "nowhere.sqlite")]) == 1
+    assert "[state_file]" in capsys.readouterr().err and not (tmp_path / "nowhere.sqlite").exists()

@@ -102,6 +102,10 @@ def _adapters(arguments: argparse.Namespace) -> int:
         from lorad.adapters.combine.command import run_combine
 
         return run_combine(arguments)
+    if arguments.adapters_command == "stale":
+        from lorad.store.stale import stale
+
+        return stale(arguments)
     from lorad.adapters.command import adapters
 
     return adapters(arguments)

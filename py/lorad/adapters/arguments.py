@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--json", action="store_true", help="as data")
         _add_rank_limit(command)
     _add_combine(commands)
+    _add_stale(commands)
     control_arguments.add_commands(commands)
 
 
@@ -44,6 +45,15 @@ def _add_combine(commands: Any) -> None:
     add("--seed", type=int, default=0, help="of what dare keeps (0)")
     add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of the result (float32)")
     _add_rank_limit(combine)
+
+
+def _add_stale(commands: Any) -> None:
+    stale = commands.add_parser(
+        "stale", help="registered adapters that another base leaves behind; ends with 1 if any", allow_abbrev=False
+    )
+    stale.add_argument("--model", required=True, help="the new base")
+    stale.add_argument("--state-file", default="", help="of the server; default: state.sqlite in the data folder")
+    stale.add_argument("--json", action="store_true", help="as data")
 
 
 def _add_rank_limit(command: argparse.ArgumentParser) -> None:

@@ -17,9 +17,10 @@ from lorad.server.registry import Registry
 from lorad.sources.cache import AdapterCache
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.registry import Registry as AdapterFolder
+from lorad.store.stale import STATE_FILE
 from lorad.store.state import StateFile
 
-STATE_FILE, ADAPTERS = "state.sqlite", "adapters"
+ADAPTERS = "adapters"
 """In the data folder."""
 
 

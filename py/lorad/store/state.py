@@ -59,15 +59,7 @@ class StateFile:
 
     def adapters(self) -> list[AdapterRow]:
         """All names, in the order in which they were first asked for."""
-        rows = self._database.execute(
-            "SELECT name, source, digest, generation, pinned, wanted_source, wanted_digest FROM adapters "
-            "WHERE base = ? ORDER BY created, name",
-            (self._base,),
-        )
-        return [
-            AdapterRow(name, source, digest, generation, bool(pinned), wanted_source, wanted_digest)
-            for name, source, digest, generation, pinned, wanted_source, wanted_digest in rows
-        ]
+        return [row for _, row in _rows(self._database, "WHERE base = ?", self._base)]
 
     def aliases(self) -> dict[str, str]:
         """Aliases and what they stand for."""
@@ -128,6 +120,30 @@ class StateFile:
 
     def _change(self, statement: str, values: tuple[object, ...]) -> None:
         self._database.execute(statement, values)
+
+
+def by_base(path: Path) -> list[tuple[str, AdapterRow]]:
+    """All rows of a state file with the digests of their bases. Looks only, also while servers use it."""
+    try:
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
+        try:
+            return _rows(database, "")
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        raise Unavailable(f"the state file {path} can't be read: {error}", code="state_file") from None
+
+
+def _rows(database: sqlite3.Connection, where: str, *values: str) -> list[tuple[str, AdapterRow]]:
+    rows = database.execute(
+        "SELECT base, name, source, digest, generation, pinned, wanted_source, wanted_digest FROM adapters "
+        f"{where} ORDER BY base, created, name",
+        values,
+    )
+    return [
+        (base, AdapterRow(name, source, digest, generation, bool(pinned), wanted_source, wanted_digest))
+        for base, name, source, digest, generation, pinned, wanted_source, wanted_digest in rows
+    ]
 
 
 def _locked(lock: Path, path: Path) -> int:
