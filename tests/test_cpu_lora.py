@@ -104,7 +104,7 @@ def test_lora_refuses_what_does_not_fit() -> None:
         lambda: run_lora(y, x, arena, adapters, [0], [0], [(0, 1000, 0, 5)]),
         lambda: run_lora(y, x, arena, adapters, [0], [0], [(0, 1000, 2, 4), (0, 1000, 0, 2)]),
         lambda: run_lora(y, x, arena, adapters, [0], [0], [(2, 1000, 0, 4)]),
-        lambda: run_lora(y, x, arena[:1], adapters, [0], [0], good),
+        lambda: run_lora(y, x, arena[:0], adapters, [0], [0], good),
         lambda: run_lora(y, normal(rng, 4, 31), arena, adapters, [0], [0], good),
         lambda: run_lora(y.astype(np.float64), x, arena, adapters, [0], [0], good),
         lambda: run_lora(y[:, ::2], x, arena, adapters, [0], [0], good),

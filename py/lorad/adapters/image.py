@@ -49,14 +49,21 @@ def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
         (lora.layer, lora.module, lora.a.shape[1], lora.b.shape[0], lora.rank, lora.scale) for lora in checked.modules
     ]
     try:
-        layout = _core.AdapterLayout(page_bytes, checked.element, shapes)
+        layout = _core.AdapterLayout(
+            page_bytes,
+            checked.element,
+            shapes,
+            gains={(lora.layer, lora.module) for lora in checked.modules if lora.gain is not None},
+            biases={(lora.layer, lora.module) for lora in checked.modules if lora.bias is not None},
+        )
     except ValueError as error:
         raise reject(
             "adapter_shape", f"adapter {checked.name!r} doesn't fit pages of {page_bytes} bytes: {error}"
         ) from None
     data = np.zeros((layout.pages, page_bytes), dtype=np.uint8)
     for lora in checked.modules:
-        layout.pack(data, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b))
+        vectors = (None if vector is None else vector.numpy() for vector in (lora.gain, lora.bias))
+        layout.pack(data, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b), *vectors)
     folder = data_folder() / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

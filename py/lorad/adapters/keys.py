@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from lorad.models.config import ModelConfig
+from lorad.models.config import HEAD, VOCABULARY, ModelConfig
 from lorad.models.safetensors_file import Entry
 
 _KEY = re.compile(
@@ -25,10 +25,11 @@ class Target(NamedTuple):
     """Half of a pair and the projection it belongs to."""
 
     layer: int
+    """0 for the embedding and the head."""
     name: str
-    """A name of `ModelConfig.modules()`."""
+    """A name of `ModelConfig.adaptable()`."""
     half: str
-    """A or B."""
+    """A or B, or one of `parts`."""
     adapter: str
     """The adapter's name inside the key, or empty."""
 
@@ -42,7 +43,11 @@ def parse_key(key: str) -> Target | None:
 
 
 def module_path(layer: int, name: str) -> str:
-    """The projection's name in Hugging Face's module tree, which PEFT's patterns are matched against."""
+    """The module's name in Hugging Face's module tree, which PEFT's patterns are matched against; or empty."""
+    if name in VOCABULARY:
+        return "lm_head" if name == HEAD else f"model.{name}"
+    if name not in _PARENTS:
+        return ""
     return f"model.layers.{layer}.{_PARENTS[name]}.{name}"
 
 
@@ -72,12 +77,7 @@ def explain(key: str, config: ModelConfig) -> tuple[str, str]:
 
 
 _FEATURES = (
-    (r"lora_magnitude_vector", "belongs to DoRA, which isn't supported"),
     (r"modules_to_save", "was trained in full (modules_to_save), which isn't supported"),
     (r"trainable_tokens", "belongs to trainable tokens, which aren't supported"),
-    (r"lora_embedding_[ABab]", "is LoRA on an embedding, which isn't supported"),
-    (r"(^|\.)(embed_tokens|lm_head)\.lora_", "is LoRA on the embedding or the output, which isn't supported"),
-    (r"lora_[ABab](\.[^.]+)?\.bias$", "is a bias of LoRA (lora_bias), which isn't supported"),
-    (r"_proj\.bias$", "is a trained bias, which isn't supported"),
     (r"vera_|ia3_l|hada_|lokr_|oft_|boft_|randlora_|prompt_embeddings", "belongs to a method other than LoRA"),
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lorad.adapters.check import check_adapter
 from lorad.adapters.checked import CheckedAdapter
+from lorad.adapters.derived import BaseValues
 from lorad.adapters.read import read_adapter
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
@@ -19,10 +20,12 @@ def load_adapter(
     *,
     max_lora_rank: int = 256,
     allow_no_effect: bool = False,
+    base: BaseValues | None = None,
 ) -> CheckedAdapter:
     """Reads and checks the adapter in the folder `path`. A refusal's message begins with the adapter's name.
 
-    Touches no shared state, so it may run on any thread; `base_digest` is `Weights.digest`.
+    Touches no shared state, so it may run on any thread; `base_digest` is `Weights.digest`. For `base` see
+    `check_adapter`.
     """
     try:
         return check_adapter(
@@ -32,6 +35,7 @@ def load_adapter(
             base_digest,
             max_lora_rank=max_lora_rank,
             allow_no_effect=allow_no_effect,
+            base=base,
         )
     except AdapterRejected as refusal:
         raise AdapterRejected(f"adapter {name!r}: {refusal.message}", code=refusal.code) from None

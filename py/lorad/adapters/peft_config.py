@@ -27,12 +27,13 @@ IGNORED = {
 }  # fmt: skip
 """Fields without a say here: they matter in training only, or tell what is adapted, which the tensors decide."""
 
-READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias"}
+READ = {
+    "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias",
+    "use_dora", "lora_bias",
+}  # fmt: skip
 """Fields that are read."""
 
 FEATURES = {
-    "use_dora": "DoRA isn't supported",
-    "lora_bias": "a bias of LoRA isn't supported",
     "modules_to_save": "modules trained in full aren't supported",
     "trainable_token_indices": "trainable tokens aren't supported",
     "target_parameters": "LoRA on parameters that aren't modules isn't supported",
@@ -49,6 +50,9 @@ FEATURES = {
 }
 """Fields whose active value is refused. A field that isn't in any of these tables is refused too, if it's active."""
 
+BIASES = ("none", "all", "lora_only")
+"""Which biases of the base were trained."""
+
 PLAIN_STARTS = ("gaussian", "eva", "orthogonal")
 """Values of init_lora_weights, beside true and false, that leave the base as it is."""
 
@@ -62,6 +66,10 @@ class PeftConfig:
     rslora: bool
     ranks: Patterns[int]
     alphas: Patterns[float]
+    dora: bool = False
+    lora_bias: bool = False
+    bias: str = "none"
+    """One of `BIASES`."""
 
     def rank_of(self, path: str) -> int:
         """The rank that PEFT gives the module at `path`."""
@@ -87,8 +95,9 @@ def parse_config(config: Mapping[str, Any]) -> PeftConfig:
             continue
         reason = FEATURES.get(field, "isn't known, so whether it changes the weights isn't either")
         raise reject("adapter_feature", f"{field} = {_short(value)}: {reason}")
-    if config.get("bias") not in (None, "none"):
-        raise reject("adapter_feature", f"bias = {_short(config['bias'])}: trained biases aren't supported")
+    bias = config.get("bias") or "none"
+    if bias not in BIASES:
+        raise reject("adapter_feature", f"bias = {_short(bias)}: one of {', '.join(BIASES)} is supported")
     start = config.get("init_lora_weights")
     if not (start is None or isinstance(start, bool) or start in PLAIN_STARTS):
         raise reject(
@@ -96,13 +105,16 @@ def parse_config(config: Mapping[str, Any]) -> PeftConfig:
             f"init_lora_weights = {_short(start)}: it was trained against a changed base, and isn't supported as it "
             "is. PEFT converts it: save_pretrained(…, path_initial_model_for_weight_conversion=…)",
         )
-    rslora = config.get("use_rslora")
-    if not (rslora is None or isinstance(rslora, bool)):
-        raise _wrong("use_rslora", "true or false", rslora)
+    rslora, dora, lora_bias = (_flag(config, field) for field in ("use_rslora", "use_dora", "lora_bias"))
+    if dora and lora_bias:
+        raise reject("adapter_feature", "use_dora and lora_bias: PEFT doesn't have both, so what they mean isn't known")
     return PeftConfig(
         rank=_rank("r", config.get("r", _RANK_DEFAULT)),
         alpha=_alpha("lora_alpha", config.get("lora_alpha", _ALPHA_DEFAULT)),
-        rslora=bool(rslora),
+        rslora=rslora,
+        dora=dora,
+        lora_bias=lora_bias,
+        bias=bias,
         ranks=Patterns("rank_pattern", {k: _rank(f"rank_pattern[{k!r}]", v) for k, v in _map(config, "rank_pattern")}),
         alphas=Patterns(
             "alpha_pattern", {k: _alpha(f"alpha_pattern[{k!r}]", v) for k, v in _map(config, "alpha_pattern")}
@@ -117,6 +129,13 @@ def _map(config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         raise _wrong(field, "an object", value)
     return list(value.items())
+
+
+def _flag(config: Mapping[str, Any], field: str) -> bool:
+    value = config.get(field)
+    if not (value is None or isinstance(value, bool)):
+        raise _wrong(field, "true or false", value)
+    return bool(value)
 
 
 def _rank(field: str, value: Any) -> int:

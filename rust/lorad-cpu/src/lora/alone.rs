@@ -141,6 +141,7 @@ impl<'a> Delta<'a> {
                 unsafe {
                     let s = s.read(unit.s_begin, unit.tokens.len() * unit.rank());
                     self.expand_unit(unit, s, 0..unit.columns().len(), unit.tokens.clone(), to, fetch);
+                    self.finish_unit(unit, 0..unit.columns().len(), unit.tokens.len(), to);
                 }
             }
             at = *end;
@@ -164,7 +165,10 @@ impl<'a> Delta<'a> {
             let to = Target { at: to.at + unit.tokens.start * to.stride + unit.column, ..to };
             let (wanted, rows) = (0..unit.columns().len(), unit.tokens.clone());
             // SAFETY: the caller's promise.
-            unsafe { self.expand_unit(unit, s, wanted, rows, to, &mut Fetch::default()) }
+            unsafe {
+                self.expand_unit(unit, s, wanted.clone(), rows, to, &mut Fetch::default());
+                self.finish_unit(unit, wanted, unit.tokens.len(), to);
+            }
         });
     }
 }

@@ -1,0 +1,212 @@
+"""What adapters may have beside A and B, against transformers + PEFT in fp32: DoRA, biases, embedding and head.
+
+Adapters are PEFT's own files; the reference is teacher-forced, as in `test_mixed_batch`, on a base of its own for each
+adapter. One batch mixes all of a family's adapters with plain ones and base rows. The file runs once for each
+instruction level.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from lorad import Engine, _core
+from make_adapter import edit_tensors
+from oracle import Oracle
+from tiny import WIDE, make_tiny, make_tiny_dequantised, make_tiny_gguf
+from trained_adapter import oracle_of, train
+
+TOKENS = 12
+Options = dict[str, Any]
+
+PLAIN: Options = {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
+PARTS: dict[str, Options] = {
+    "plain": PLAIN,
+    "dora": {**PLAIN, "use_dora": True},
+    "dora, some": {"target_modules": ["q_proj", "v_proj", "down_proj"], "use_dora": True, "r": 3, "use_rslora": True},
+    "bias of B": {**PLAIN, "lora_bias": True, "r": 31},
+}
+BIASES: dict[str, Options] = {
+    "all biases": {"target_modules": ["q_proj", "up_proj"], "bias": "all"},
+    "biases of pairs": {"target_modules": ["k_proj", "gate_proj"], "bias": "lora_only", "r": 2},
+    "dora, all biases": {"target_modules": ["k_proj", "v_proj", "o_proj"], "bias": "all", "use_dora": True},
+    "both biases": {"target_modules": ["q_proj", "v_proj", "down_proj"], "bias": "all", "lora_bias": True},
+}
+"""For families whose q, k and v have biases."""
+
+
+class Case(NamedTuple):
+    """A tiny model."""
+
+    family: str
+    changes: Options
+    parts: dict[str, Options]
+
+
+CASES = {
+    "llama": Case("llama", {}, PARTS),
+    "llama untied": Case("llama", {"tie_word_embeddings": False}, PARTS),
+    "qwen2": Case("qwen2", {}, PARTS | BIASES),
+    "gemma3": Case("gemma3", {"sliding_window": 24, "sliding_window_pattern": 2}, PARTS),
+}
+
+
+class Tiny(NamedTuple):
+    """A case on the disk."""
+
+    base: Path
+    adapters: dict[str, Path]
+    oracles: dict[str, Oracle]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda name: name)
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return make(CASES[request.param], tmp_path_factory.mktemp("parts"))
+
+
+def make(case: Case, folder: Path) -> Tiny:
+    base = make_tiny(folder / "base", case.family, seed=list(CASES.values()).index(case), **case.changes)
+    adapters = {
+        name: train(base, folder / name, seed=seed, **options)
+        for seed, (name, options) in enumerate(case.parts.items())
+    }
+    return Tiny(base, adapters, oracles_of(base, adapters))
+
+
+def oracles_of(base: Path, adapters: dict[str, Path]) -> dict[str, Oracle]:
+    """One for each adapter, and the base's."""
+    return {name: oracle_of(base, path) for name, path in adapters.items()} | {"": oracle_of(base, None)}
+
+
+Asked = list[tuple[str, list[int]]]
+Answers = list[tuple[list[int], list[float]]]
+
+
+def prompts(names: list[str], seed: int, lengths: tuple[int, ...] = (1, 2, 7, 17, 33, 90)) -> Asked:
+    """(adapter or nothing, prompt): each adapter once, the base twice."""
+    dice = random.Random(seed)
+    models = [*names, "", ""]
+    dice.shuffle(models)
+    return [
+        (model, [dice.randrange(3, 250) for _ in range(lengths[i % len(lengths)])]) for i, model in enumerate(models)
+    ]
+
+
+def answers(base: Path, adapters: dict[str, Path], asked: Asked, **options: Any) -> Answers:
+    """Greedy tokens and their log-probabilities."""
+    plain = {"dtype": "float32", "dequantize": True, "kv_cache_memory_bytes": 8 << 20, "max_num_seqs": 16}
+    engine = Engine(str(base), **(plain | options))
+    for name, path in adapters.items():
+        engine.load_adapter(name, str(path))
+    requests = [engine.add(prompt, model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for model, prompt in asked]
+    while engine.step():
+        assert engine.core.check() is None
+    engine.close()
+    assert {request.finish for request in requests} == {"length"}
+    return [(request.tokens, request.logprobs) for request in requests]
+
+
+def off(oracle: Oracle, name: str, prompt: list[int], answer: tuple[list[int], list[float]]) -> tuple[float, float]:
+    """How much the reference prefers its own tokens, and the largest difference of log-probabilities."""
+    tokens, logprobs = answer
+    read = [*prompt, *tokens[:-1]]
+    adapter = next(iter(oracle._names), None) if name else None
+    wanted = oracle.logprobs(read, adapter)[len(prompt) - 1 :]
+    chosen = wanted[torch.arange(TOKENS), tokens]
+    return float((wanted.max(dim=-1).values - chosen).max()), float((chosen - torch.tensor(logprobs)).abs().max())
+
+
+def agree(oracles: dict[str, Oracle], asked: Asked, got: Answers, gap: float = 1e-3, worst: float = 1e-3) -> None:
+    for (name, prompt), answer in zip(asked, got, strict=True):
+        found = off(oracles[name], name, prompt, answer)
+        assert found[0] < gap and found[1] < worst, (name, len(prompt), found)
+
+
+@pytest.mark.parametrize(("tokens", "page"), [(12, 16), (40, 4), (512, 16)], ids=["12", "40 pages of 4", "whole"])
+def test_mixed_batches_agree_with_the_reference(tiny: Tiny, tokens: int, page: int) -> None:
+    asked = prompts(list(tiny.adapters), tokens)
+    agree(tiny.oracles, asked, answers(tiny.base, tiny.adapters, asked, max_num_batched_tokens=tokens, block_size=page))
+
+
+def test_each_part_says_something(tiny: Tiny) -> None:
+    """The reference of each adapter is far from any other's: agreeing with one is worth something."""
+    prompt = list(range(40, 60))
+    answered = answers(tiny.base, tiny.adapters, [(name, prompt) for name in tiny.adapters])
+    for name, answer in zip(tiny.adapters, answered, strict=True):
+        for other, oracle in tiny.oracles.items():
+            assert (off(oracle, other, prompt, answer)[1] < 1e-3) == (name == other), (name, other)
+
+
+def test_deterministic_bits_are_the_same_in_company(tiny: Tiny) -> None:
+    asked = prompts(list(tiny.adapters), 5)
+    together = answers(tiny.base, tiny.adapters, asked, deterministic=True, max_num_batched_tokens=512)
+    chunked = answers(tiny.base, tiny.adapters, asked, deterministic=True, max_num_batched_tokens=10)
+    alone = [answers(tiny.base, tiny.adapters, [one], deterministic=True, threads=1)[0] for one in asked]
+    assert together == alone
+    assert chunked == alone
+
+
+def test_cached_prefixes_and_a_small_pool_change_nothing(tiny: Tiny) -> None:
+    asked = [one for one in prompts(list(tiny.adapters), 6, (1, 9, 30)) for _ in range(2)]
+    options = {"max_num_batched_tokens": 24, "max_num_seqs": 3, "block_size": 4, "kv_cache_memory_bytes": 3 << 18}
+    agree(tiny.oracles, asked, answers(tiny.base, tiny.adapters, asked, **options))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q6_K"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_quantised_bases_agree_with_their_values(family: str, kind: str, tmp_path: Path) -> None:
+    """Quantised weights as they are; what magnitudes and biases refer to are the values that they stand for."""
+    plain = make_tiny(tmp_path / "plain", family, seed=9, **WIDE)
+    path = make_tiny_gguf(plain, tmp_path / "tiny.gguf", kind)
+    reference = make_tiny_dequantised(plain, tmp_path / "dequantised", kind)
+    parts = CASES[family].parts
+    adapters = {
+        name: train(reference, tmp_path / name, seed=seed, **options)
+        for seed, (name, options) in enumerate(parts.items())
+    }
+    oracles = oracles_of(reference, adapters)
+    asked = prompts(list(adapters), 7, (1, 40, 100))
+    got = answers(path, adapters, asked, dequantize=True)
+    agree(oracles, asked, got)
+    # Activations of 8 bits and tiles of bf16: `test_random_mixes` has these tolerances.
+    for tokens in (20, 512):
+        agree(oracles, asked, answers(path, adapters, asked, dequantize=False, max_num_batched_tokens=tokens), 2.0, 2.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_bases_and_adapters_of_16_bits(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Of adapters in bf16, groups of many tokens go through tiles where the CPU has them."""
+    base = make_tiny(tmp_path / "base", "qwen2", seed=4, dtype=dtype)
+    adapters = {}
+    for seed, (name, options) in enumerate(CASES["qwen2"].parts.items()):
+        path = train(base, tmp_path / name, seed=seed, **options)
+        edit_tensors(path, lambda tensors: {key: value.to(dtype) for key, value in tensors.items()})
+        adapters[name] = path
+    oracles = oracles_of(base, adapters)
+    asked = prompts(list(adapters), 8, (150, 3, 70, 1))
+    for tokens in (30, 2048):
+        agree(oracles, asked, answers(base, adapters, asked, max_num_batched_tokens=tokens), 5e-3, 5e-3)
+
+
+@pytest.mark.skipif("LORAD_CPU" in os.environ, reason="this is the run for another level")
+@pytest.mark.parametrize("level", _core.cpu_levels())
+def test_every_level_passes(level: str) -> None:
+    """This file under another instruction level, which a process chooses once."""
+    if level == _core.cpu_features()["level"]:
+        pytest.skip("this run's own")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "LORAD_CPU": level}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_the_level_is_the_one_asked_for() -> None:
+    level = _core.cpu_features()["level"]
+    assert level == os.environ.get("LORAD_CPU", level)
