@@ -211,13 +211,18 @@ TENSORS: dict[str, Case] = {
     "5.11 biases of B missing": (changed(lora_bias=True), "adapter_pair", ("no bias of lora_B", "lora_bias")),
     "2.13 LoRA on the embedding": (
         named("base_model.model.model.embed_tokens.lora_embedding_A", torch.ones(4, 320)),
-        "adapter_feature",
-        ("embedding", "embed_tokens"),
+        "adapter_pair",
+        ("embed_tokens.lora_embedding_A", "without its lora_B"),
     ),
     "2.13 LoRA on the output": (
         named("base_model.model.lm_head.lora_A.weight", torch.ones(4, 64)),
-        "adapter_feature",
-        ("lm_head",),
+        "adapter_pair",
+        ("lm_head.lora_A", "without its lora_B"),
+    ),
+    "2.13 an embedding's pair by other names": (
+        named("base_model.model.model.embed_tokens.lora_A.weight", torch.ones(4, 320)),
+        "adapter_tensor",
+        ("embed_tokens.lora_A",),
     ),
     "trainable tokens": (
         named("base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta", torch.ones(2, 64)),
@@ -482,10 +487,11 @@ def test_peft_made_features_are_refused(config: ModelConfig, tmp_path: Path) -> 
     whole = make_adapter(tmp_path / "whole", config, modules_to_save=["lm_head", "embed_tokens"])
     refused(whole, config, "adapter_feature", "modules_to_save", "lm_head")
     refused(edit_config(whole, modules_to_save=None), config, "adapter_feature", "is a whole weight", **zeros)
-    output = make_adapter(tmp_path / "output", config, modules=["lm_head", "q_proj"])
-    refused(output, config, "adapter_feature", "lm_head")
     embedding = make_adapter(tmp_path / "embedding", config, modules=["embed_tokens", "q_proj"])
-    refused(embedding, config, "adapter_feature", "embed")
+    refused(embedding, config, "adapter_feature", "embed_tokens.base_layer.weight", "not the base's own", **zeros)
+    edit_tensors(embedding, lambda old: {key: value for key, value in old.items() if "base_layer" not in key})
+    load_adapter("mine", embedding, config, "digest")
+    refused(edit_config(embedding, ensure_weight_tying=True), config, "adapter_pair", "only embed_tokens", **zeros)
 
 
 @pytest.mark.parametrize("seed", range(200))

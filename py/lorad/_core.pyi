@@ -298,6 +298,14 @@ def lora(
 ) -> list[int]:
     """Adds each group's adapter to y. Returns the groups whose tag isn't their slot's; their rows of y are NaN."""
 
+def lora_embed(
+    y: NDArray[float32],  # [n, hidden]
+    ids: NDArray[int32],  # [n]
+    vocab: int,
+    delta: Delta,  # of one module, whose A is [rank, vocab]
+) -> list[int]:
+    """As `lora` with one-hot rows for x: adds each group's adapter to the embedding's rows."""
+
 def rope_write(
     qkv: NDArray[float32],  # [n, (heads + 2 kv_heads) head_dim]; q and k are normed and rotated in place
     cos: NDArray[float32],  # [positions, head_dim / 2]

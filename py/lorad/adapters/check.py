@@ -19,7 +19,7 @@ from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
-from lorad.models.config import EMBED, HEAD, VOCABULARY, ModelConfig, Module
+from lorad.models.config import EMBED, HEAD, ModelConfig, Module
 from lorad.models.elements import element_of
 from lorad.models.safetensors_file import FLOATS, Entry
 
@@ -144,10 +144,6 @@ def _pairs(
             else:
                 copies[key] = copied
             continue
-        if target.name in VOCABULARY:
-            raise reject(
-                "adapter_feature", f"tensor {key} is LoRA on the embedding or the output, which isn't supported"
-            )
         if target.layer >= config.layers:
             raise reject("adapter_shape", f"tensor {key} is for layer {target.layer}, the base has {config.layers}")
         if target.half != "bias":  # it's the base's, and named without the adapter

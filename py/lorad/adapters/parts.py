@@ -3,7 +3,8 @@
 …q_proj.lora_magnitude_vector[.adapter][.weight]      DoRA's magnitudes
 …q_proj.lora_B[.adapter].bias                         a bias of B (`lora_bias`)
 …q_proj[.base_layer].bias                             a trained bias of the base (`bias`)
-…embed_tokens.lora_embedding_A[.adapter]              pairs of the embedding, …lm_head.lora_A[.adapter].weight of the head
+…embed_tokens.lora_embedding_A[.adapter]              pairs of the embedding
+…lm_head.lora_A[.adapter].weight                      pairs of the head
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lorad.adapters.keys import Target, module_path
 from lorad.adapters.peft_config import PeftConfig
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import reject
-from lorad.models.config import BIASED, ModelConfig
+from lorad.models.config import BIASED, VOCABULARY, ModelConfig
 
 NEED_BASE = ("magnitude", "bias")
 """Parts that mean something only together with the base's weights."""
@@ -88,6 +89,9 @@ def check_parts(
                     f"tensor {keys[part]} has the shape {list(files.entries[keys[part]].shape)}, the base wants "
                     f"[{module.out_features}]: the adapter was trained on another base",
                 )
+    halves = {config.adaptable()[number].name for (_, number), keys in modules.items() if "A" in keys} & {*VOCABULARY}
+    if config.tie_embeddings and files.config.get("ensure_weight_tying") and len(halves) == 1:
+        raise reject("adapter_pair", f"ensure_weight_tying is true, but only {halves.pop()} has lora_A and lora_B")
     if peft.bias == "all" and config.qkv_bias:
         for layer in range(config.layers):
             for number, module in enumerate(config.modules()):

@@ -12,11 +12,13 @@
 mod alone;
 pub mod chunk;
 mod delta;
+mod embedding;
 mod tiling;
 mod units;
 mod vectors;
 
 pub use delta::{Delta, Input, Target};
+pub use embedding::lora_embed;
 pub use tiling::{BTiles, Extra, XTiles, RANKS, TILE};
 pub use units::{TILE_COLUMNS, TOKENS, UNIT_TOKENS};
 

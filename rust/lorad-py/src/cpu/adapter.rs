@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use lorad_blocks::layout::{AdapterLayout as Layout, ModuleBytes, ModuleShape, Part, Vectors, TILE_ROWS};
-use lorad_cpu::lora::{lora as run_lora, Adapters, Groups, Modules};
+use lorad_cpu::lora::{lora as run_lora, lora_embed as run_lora_embed, Adapters, Groups, Modules};
 use lorad_cpu::shared::Arena;
 use lorad_cpu::table::AdapterTable as Table;
 use lorad_cpu::OpError;
@@ -18,7 +18,8 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<AdapterLayout>()?;
     module.add_class::<AdapterTable>()?;
     module.add_class::<StepAdapters>()?;
-    module.add_function(wrap_pyfunction!(lora, module)?)
+    module.add_function(wrap_pyfunction!(lora, module)?)?;
+    module.add_function(wrap_pyfunction!(lora_embed, module)?)
 }
 
 /// (layer, module, in_features, out_features, rank, scale)
@@ -290,5 +291,24 @@ fn lora(
     let (y, x, delta) = (y.as_mut_slice(), x.as_slice(), delta.view());
     call(py, cost, |cpu| {
         delta.with(|adapters, modules| run_lora(cpu, y, y_width, x, in_features, adapters, modules))
+    })
+}
+
+#[pyfunction]
+fn lora_embed(
+    py: Python<'_>,
+    y: &Bound<'_, PyAny>,
+    ids: &Bound<'_, PyAny>,
+    vocab: usize,
+    delta: Delta<'_>,
+) -> PyResult<Vec<usize>> {
+    let (mut y, ids) = (ViewMut::<f32>::new(y, "y")?, View::<i32>::new(ids, "ids")?);
+    apart((&y, "y"), (&ids, "ids"))?;
+    let hidden = y.matrix("y")?.1;
+    let mut delta = DeltaViews::new(delta)?;
+    let cost = delta.cost(ids.as_slice().len(), hidden, 0);
+    let (y, ids, delta) = (y.as_mut_slice(), ids.as_slice(), delta.view());
+    call(py, cost, |cpu| {
+        delta.with(|adapters, modules| run_lora_embed(cpu, y, hidden, ids, vocab, adapters, modules))
     })
 }
