@@ -41,6 +41,22 @@ VOCABULARY: dict[str, Options] = {
     "tied": {"target_modules": ["embed_tokens", "k_proj"], "ensure_weight_tying": True},
     "head, bias of B": {"target_modules": ["lm_head", "down_proj"], "lora_bias": True},
 }
+TRAINED: dict[str, Options] = {
+    "whole embedding": {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
+    "whole head": {"target_modules": ["v_proj"], "modules_to_save": ["lm_head"], "use_dora": True},
+    "whole both": {"target_modules": ["o_proj"], "modules_to_save": ["embed_tokens", "lm_head"], "lora_bias": True},
+    "tokens": {"target_modules": ["q_proj", "down_proj"], "trainable_token_indices": [70, 5, 101, 102, 103]},
+    "tokens of the head": {"target_modules": ["k_proj"], "trainable_token_indices": {"lm_head": [9, 40]}},
+    "tokens of both": {
+        "target_modules": ["k_proj"],
+        "trainable_token_indices": {"embed_tokens": [9, 100], "lm_head": [9, 40, 41]},
+    },
+    "same tokens of both": {
+        "target_modules": ["up_proj"],
+        "trainable_token_indices": {"embed_tokens": [9, 100], "lm_head": [9, 100]},
+    },
+}
+"""Rows of the embedding and the head themselves."""
 BIASES: dict[str, Options] = {
     "all biases": {"target_modules": ["q_proj", "up_proj"], "bias": "all"},
     "biases of pairs": {"target_modules": ["k_proj", "gate_proj"], "bias": "lora_only", "r": 2},
@@ -48,6 +64,7 @@ BIASES: dict[str, Options] = {
     "both biases": {"target_modules": ["q_proj", "v_proj", "down_proj"], "bias": "all", "lora_bias": True},
 }
 """For families whose q, k and v have biases."""
+ALL = PARTS | VOCABULARY | TRAINED
 
 
 class Case(NamedTuple):
@@ -59,10 +76,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "llama": Case("llama", {}, PARTS | VOCABULARY),
-    "llama untied": Case("llama", {"tie_word_embeddings": False}, PARTS | VOCABULARY),
-    "qwen2": Case("qwen2", {}, PARTS | BIASES | VOCABULARY),
-    "gemma3": Case("gemma3", {"sliding_window": 24, "sliding_window_pattern": 2}, PARTS | VOCABULARY),
+    "llama": Case("llama", {}, ALL),
+    "llama untied": Case("llama", {"tie_word_embeddings": False}, ALL),
+    "qwen2": Case("qwen2", {}, ALL | BIASES),
+    "gemma3": Case("gemma3", {"sliding_window": 24, "sliding_window_pattern": 2}, ALL),
 }
 
 
@@ -157,7 +174,7 @@ def test_deterministic_bits_are_the_same_in_company(tiny: Tiny) -> None:
     asked = prompts(list(tiny.adapters), 5)
     together = answers(tiny.base, tiny.adapters, asked, deterministic=True, max_num_batched_tokens=512)
     chunked = answers(tiny.base, tiny.adapters, asked, deterministic=True, max_num_batched_tokens=10)
-    alone = [answers(tiny.base, tiny.adapters, [one], deterministic=True, threads=1)[0] for one in asked]
+    alone = answers(tiny.base, tiny.adapters, asked, deterministic=True, max_num_seqs=1, threads=1)
     assert together == alone
     assert chunked == alone
 
@@ -204,13 +221,54 @@ def test_bases_and_adapters_of_16_bits(dtype: torch.dtype, tmp_path: Path) -> No
         agree(oracles, asked, answers(base, adapters, asked, max_num_batched_tokens=tokens), 5e-3, 5e-3)
 
 
+def combination(dice: random.Random, *, has_biases: bool, is_tied: bool) -> Options:
+    """Any parts that PEFT has together."""
+    free = ["embed_tokens", "lm_head"]
+    options: Options = {"r": dice.choice([1, 4, 8, 19]), "use_rslora": dice.random() < 0.3}
+    dice.shuffle(free)
+    if dice.random() < 0.4:
+        options["modules_to_save"] = [free.pop()]
+    if free and dice.random() < 0.4:
+        name = free.pop()
+        options["trainable_token_indices"] = {name: dice.sample(range(3, 250), dice.randint(1, 6))}
+        if is_tied and name == "embed_tokens":
+            if "lm_head" in options.get("modules_to_save", []):
+                del options["modules_to_save"]
+            free = []  # the head's rows are trained too
+    kind = dice.choice(["", "use_dora", "lora_bias"])
+    options |= {kind: True} if kind else {}
+    if kind == "lora_bias" and "embed_tokens" in free:
+        free.remove("embed_tokens")
+    targets = [*PLAIN["target_modules"], *free]
+    options["target_modules"] = dice.sample(targets, dice.randint(1, len(targets)))
+    if has_biases:
+        options["bias"] = dice.choice(["none", "all", "lora_only"])
+    return options
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LORAD_MIXES", "3"))))
+def test_random_combinations_agree_with_the_reference(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    family, is_tied = dice.choice(["llama", "qwen2", "qwen3", "gemma3"]), dice.random() < 0.5
+    base = make_tiny(tmp_path / "base", family, seed=seed, tie_word_embeddings=is_tied)
+    adapters = {}
+    for number in range(7):
+        options = combination(dice, has_biases=family == "qwen2", is_tied=is_tied)
+        name = f"{number}: {options}"
+        adapters[name] = train(base, tmp_path / str(number), seed=number, **options)
+    asked = prompts(list(adapters), seed)
+    options = {"max_num_batched_tokens": dice.choice([16, 60, 512]), "deterministic": dice.random() < 0.3}
+    agree(oracles_of(base, adapters), asked, answers(base, adapters, asked, **options))
+
+
 @pytest.mark.skipif("LORAD_CPU" in os.environ, reason="this is the run for another level")
 @pytest.mark.parametrize("level", _core.cpu_levels())
 def test_every_level_passes(level: str) -> None:
     """This file under another instruction level, which a process chooses once."""
     if level == _core.cpu_features()["level"]:
         pytest.skip("this run's own")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    only = ["-k", "qwen2 or 16_bits or combinations"]  # the family with all the parts
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *only, __file__]
     environment = {**os.environ, "LORAD_CPU": level}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

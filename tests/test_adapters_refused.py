@@ -227,7 +227,7 @@ TENSORS: dict[str, Case] = {
     "trainable tokens": (
         named("base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta", torch.ones(2, 64)),
         "adapter_feature",
-        ("trainable tokens",),
+        ("trainable_token_indices, which has no embed_tokens",),
     ),
     "VeRA": (
         named("base_model.model.model.layers.0.self_attn.q_proj.vera_lambda_b", torch.ones(64)),
@@ -293,8 +293,6 @@ def test_number_types_1_3(dtype: torch.dtype, adapter: Path, config: ModelConfig
 
 
 ACTIVE: dict[str, Any] = {
-    "modules_to_save": ["lm_head"],
-    "trainable_token_indices": [1, 2],
     "target_parameters": ["experts.gate"],
     "layer_replication": [[0, 2], [1, 3]],
     "alora_invocation_tokens": [1, 2],
@@ -317,6 +315,14 @@ def test_features_are_refused_by_field(field: str, adapter: Path, config: ModelC
 
 CONFIGS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "5.11 bias": ({"bias": "most"}, "adapter_feature", ("bias = 'most'", "none, all, lora_only")),
+    "trained in full, elsewhere": (
+        {"modules_to_save": ["lm_head", "norm"]},
+        "adapter_feature",
+        ("'norm'", "only embed_tokens"),
+    ),
+    "trained in full, missing": ({"modules_to_save": ["lm_head"]}, "adapter_pair", ("no tensor of it",)),
+    "trained in full, a text": ({"modules_to_save": "lm_head"}, "adapter_config", ("modules_to_save wants a list",)),
+    "rows missing": ({"trainable_token_indices": [1]}, "adapter_pair", ("no tensor of it",)),
     "DoRA with biases of B": ({"use_dora": True, "lora_bias": True}, "adapter_feature", ("use_dora and lora_bias",)),
     "VeRA": ({"peft_type": "VERA"}, "adapter_feature", ("'VERA'", "only LORA")),
     "IA3": ({"peft_type": "IA3"}, "adapter_feature", ("'IA3'",)),
@@ -485,8 +491,33 @@ def test_peft_made_features_are_refused(config: ModelConfig, tmp_path: Path) -> 
     biased = make_adapter(tmp_path / "bias", config, lora_bias=True)
     refused(edit_config(biased, lora_bias=False), config, "adapter_feature", "lora_B.bias")
     whole = make_adapter(tmp_path / "whole", config, modules_to_save=["lm_head", "embed_tokens"])
-    refused(whole, config, "adapter_feature", "modules_to_save", "lm_head")
+    refused(whole, config, "adapter_feature", "without the base's weights")
+    load_adapter("mine", whole, config, "digest", **zeros)
+    refused(
+        edit_config(whole, ensure_weight_tying=True, modules_to_save=["lm_head"]),
+        config,
+        "adapter_feature",
+        "only lm_head",
+    )
+    edit_config(whole, ensure_weight_tying=...)
+    refused(whole, config, "adapter_feature", "embed_tokens.weight is a whole weight", **zeros)
     refused(edit_config(whole, modules_to_save=None), config, "adapter_feature", "is a whole weight", **zeros)
+    rows = make_adapter(tmp_path / "rows", config, trainable_token_indices=[5, 9])
+    load_adapter("mine", rows, config, "digest", **zeros)
+    for indices, code, text in (
+        ([5], "adapter_shape", "[2, 64], wants [1, 64]"),
+        ([5, 320], "adapter_added_tokens", "320"),
+        ([5, 5], "adapter_config", "a token twice"),
+        ([5, -1], "adapter_config", "a list of token ids"),
+        ([5, True], "adapter_config", "a list of token ids"),
+        ({"embed_tokens": [5, 9], "lm_head": [5, 9], "norm": [1]}, "adapter_feature", "'norm'"),
+        ({"embed_tokens": [5, 9], "lm_head": [5]}, "adapter_pair", "has lm_head, but the file has no tensor"),
+        ({"lm_head": [5, 9]}, "adapter_feature", "which has no embed_tokens"),
+        (5, "adapter_config", "wants a list"),
+    ):
+        refused(edit_config(rows, trainable_token_indices=indices), config, code, text, **zeros)
+    edit_config(rows, trainable_token_indices=[5, 9])
+    refused(rows, config, "adapter_rank_limit", "at most 1", max_lora_rank=1, **zeros)
     embedding = make_adapter(tmp_path / "embedding", config, modules=["embed_tokens", "q_proj"])
     refused(embedding, config, "adapter_feature", "embed_tokens.base_layer.weight", "not the base's own", **zeros)
     edit_tensors(embedding, lambda old: {key: value for key, value in old.items() if "base_layer" not in key})

@@ -18,6 +18,7 @@ from lorad.adapters.parts import NEED_BASE, check_parts, parse_part
 from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import reject
+from lorad.adapters.trained import rows_pair, trained_rows, whole_pair
 from lorad.lazy import torch
 from lorad.models.config import EMBED, HEAD, ModelConfig, Module
 from lorad.models.elements import element_of
@@ -73,8 +74,11 @@ def check_adapter(
             raise reject("adapter_feature", f"tensor {needed[0]} can't be used without the base's weights")
         base = _no_base
     check_copies(copies, tensors, base)
-    widest = _widest(tensors[pair.keys[half]].dtype for pair in pairs for half in "AB" if half in pair.keys)
-    modules = tuple(_module(pair, config, tensors, widest, base) for pair in pairs)
+    differences = any("whole" in pair.keys or "rows" in pair.keys for pair in pairs)
+    widest = torch.float32
+    if not differences:
+        widest = _widest(tensors[pair.keys[half]].dtype for pair in pairs for half in "AB" if half in pair.keys)
+    modules = tuple(_module(pair, config, peft, tensors, widest, base) for pair in pairs)
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
         raise reject("adapter_no_effect", "it has no effect: A, B or the scale is zero in every module")
     element = element_of(widest)
@@ -87,12 +91,22 @@ def _no_base(name: str) -> NDArray[np.float32]:
 
 
 def _module(
-    pair: Pair, config: ModelConfig, tensors: dict[str, torch.Tensor], widest: torch.dtype, base: BaseValues
+    pair: Pair,
+    config: ModelConfig,
+    peft: PeftConfig,
+    tensors: dict[str, torch.Tensor],
+    widest: torch.dtype,
+    base: BaseValues,
 ) -> ModuleLora:
     module, keys = config.adaptable()[pair.module], pair.keys
     weight = config.weight_name(pair.layer, module.name)
     gain = bias = None
-    if "A" in keys:
+    if "whole" in keys:
+        a, b = whole_pair(module.name, tensors[keys["whole"]], base(weight))
+    elif "rows" in keys:
+        ids = trained_rows(peft, is_tied=config.tie_embeddings)[module.name].ids
+        a, b = rows_pair(module.name, ids, tensors[keys["rows"]], base(weight))
+    elif "A" in keys:
         a, b = (tensors[keys[half]].to(widest).contiguous() for half in "AB")
     else:
         a = torch.zeros((0, module.in_features), dtype=widest)
@@ -137,7 +151,7 @@ def _pairs(
     copies: dict[str, str] = {}
     for key, entry in files.entries.items():
         target = parse_key(key) or parse_part(key)
-        if target is None:
+        if target is None or (target.half == "whole" and target.name not in peft.whole):
             copied = copy_of(key, entry, config)
             if copied is None:
                 unknown.append(key)
@@ -162,6 +176,14 @@ def _pairs(
         raise reject(code, f"tensor {unknown[0]} {reason}{more}")
     if not places:
         raise reject("adapter_tensor", "its file holds no tensors")
+    for name, rows in trained_rows(peft, is_tied=config.tie_embeddings).items():
+        source = places.get((0 if rows.source == EMBED else config.layers - 1, numbers[rows.source]), {})
+        place = (0 if name == EMBED else config.layers - 1, numbers[name])
+        if name != rows.source and "rows" in source:
+            found = places.setdefault(place, {})
+            if "rows" in found:
+                raise reject("adapter_tensor", f"tensors {source['rows']} and {found['rows']} are for the same tokens")
+            found["rows"] = source["rows"]
     pairs = [
         _pair(files, config.adaptable()[place[1]], place, found, peft, max_lora_rank)
         for place, found in sorted(places.items())
@@ -181,8 +203,12 @@ def _pair(
     if ("A" in found) != ("B" in found):
         half, missing = ("A", "B") if "A" in found else ("B", "A")
         raise reject("adapter_pair", f"tensor {found[half]} is lora_{half} without its lora_{missing}")
+    if "rows" in found:
+        rank = files.entries[found["rows"]].shape[0]
+        _check_rank(found["rows"], rank, max_lora_rank)
+        return Pair(*place, rank, 1.0, found)
     if "A" not in found:
-        return Pair(*place, 0, 1.0, found)
+        return Pair(*place, min(module.in_features, module.out_features) if "whole" in found else 0, 1.0, found)
     a_key, b_key = found["A"], found["B"]
     a, b = files.entries[a_key], files.entries[b_key]
     for key, entry in ((a_key, a), (b_key, b)):
@@ -196,12 +222,16 @@ def _pair(
         raise reject("adapter_shape", f"tensor {a_key} has rank {a.shape[0]}, its lora_B {b.shape[1]}")
     if a.shape[0] != rank:
         raise reject("adapter_rank", f"tensor {a_key} has rank {a.shape[0]}, adapter_config.json says {rank}")
-    if rank > max_lora_rank:
+    _check_rank(a_key, rank, max_lora_rank)
+    return Pair(*place, rank, peft.scale_of(path, rank), found)
+
+
+def _check_rank(key: str, rank: int, limit: int) -> None:
+    if rank > limit:
         raise reject(
             "adapter_rank_limit",
-            f"tensor {a_key} has rank {rank}, at most {max_lora_rank} is allowed; raise it with --max-lora-rank",
+            f"tensor {key} has rank {rank}, at most {limit} is allowed; raise it with --max-lora-rank",
         )
-    return Pair(*place, rank, peft.scale_of(path, rank), found)
 
 
 def _check_shape(key: str, entry: Entry, wanted: tuple[int, int], meaning: str) -> None:

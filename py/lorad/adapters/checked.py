@@ -51,7 +51,7 @@ class CheckedAdapter:
 
     @property
     def rank(self) -> int:
-        """The highest rank of any module."""
+        """The highest rank of any module; what was trained in full has that of its width."""
         return max(module.rank for module in self.modules)
 
     @property

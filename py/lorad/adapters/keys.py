@@ -63,7 +63,7 @@ def explain(key: str, config: ModelConfig) -> tuple[str, str]:
     for mark, reason in _FEATURES:
         if re.search(mark, key):
             return "adapter_feature", reason
-    if _VOCABULARY.fullmatch(key) or (key.endswith((".weight", ".bias")) and "lora_" not in key):
+    if "lora_" not in key and (_VOCABULARY.fullmatch(key) or key.endswith((".weight", ".bias"))):
         return (
             "adapter_feature",
             "is a whole weight of the base, not a LoRA one. If it's the base's own, unchanged, remove it from the "
@@ -78,6 +78,6 @@ def explain(key: str, config: ModelConfig) -> tuple[str, str]:
 
 _FEATURES = (
     (r"modules_to_save", "was trained in full (modules_to_save), which isn't supported"),
-    (r"trainable_tokens", "belongs to trainable tokens, which aren't supported"),
+    (r"trainable_tokens", "belongs to trainable tokens of something else than the embedding and the head"),
     (r"vera_|ia3_l|hada_|lokr_|oft_|boft_|randlora_|prompt_embeddings", "belongs to a method other than LoRA"),
 )

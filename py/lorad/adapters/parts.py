@@ -5,6 +5,8 @@
 …q_proj[.base_layer].bias                             a trained bias of the base (`bias`)
 …embed_tokens.lora_embedding_A[.adapter]              pairs of the embedding
 …lm_head.lora_A[.adapter].weight                      pairs of the head
+…lm_head[.modules_to_save[.adapter]].weight           trained in full (`modules_to_save`), likewise of the embedding
+…embed_tokens.token_adapter.trainable_tokens_delta    trained rows (`trainable_token_indices`), likewise of the head
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from lorad.adapters.keys import Target, module_path
 from lorad.adapters.peft_config import PeftConfig
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import reject
+from lorad.adapters.trained import trained_rows
 from lorad.models.config import BIASED, VOCABULARY, ModelConfig
 
-NEED_BASE = ("magnitude", "bias")
+NEED_BASE = ("magnitude", "bias", "whole", "rows")
 """Parts that mean something only together with the base's weights."""
 
 _MODULE = (
@@ -30,6 +33,8 @@ _PARTS = (
     ("magnitude", re.compile(_MODULE + r"lora_magnitude_vector(?:\.(?P<adapter>(?!weight$)[^.]+))?(?:\.weight)?")),
     ("lora_bias", re.compile(_MODULE + rf"lora_[Bb]{_ADAPTER}\.bias")),
     ("bias", re.compile(_MODULE + r"(?:base_layer\.)?bias(?P<adapter>)")),
+    ("whole", re.compile(_MODULE + rf"(?:modules_to_save{_ADAPTER}\.)?weight")),
+    ("rows", re.compile(_MODULE + rf"token_adapter\.trainable_tokens_delta{_ADAPTER}")),
     ("half", re.compile(_MODULE.replace("embed_tokens|", "") + rf"lora_(?P<half>[ABab]){_ADAPTER}\.weight")),
     (
         "half",
@@ -50,8 +55,10 @@ def parse_part(key: str) -> Target | None:
         layer = int(match["layer"] or 0)
         if module_path(layer, name) not in (match["path"], f"model.{match['path']}"):
             return None
+        if part in ("half", "whole", "rows") and match["layer"]:
+            return None
         half = match["half"].upper() if part == "half" else part
-        return None if part == "half" and match["layer"] else Target(layer, name, half, match["adapter"] or "")
+        return Target(layer, name, half, match["adapter"] or "")
     return None
 
 
@@ -89,6 +96,9 @@ def check_parts(
                     f"tensor {keys[part]} has the shape {list(files.entries[keys[part]].shape)}, the base wants "
                     f"[{module.out_features}]: the adapter was trained on another base",
                 )
+    check_vocabulary(
+        files, config, peft, {config.adaptable()[number].name: keys for (_, number), keys in modules.items()}
+    )
     halves = {config.adaptable()[number].name for (_, number), keys in modules.items() if "A" in keys} & {*VOCABULARY}
     if config.tie_embeddings and files.config.get("ensure_weight_tying") and len(halves) == 1:
         raise reject("adapter_pair", f"ensure_weight_tying is true, but only {halves.pop()} has lora_A and lora_B")
@@ -98,6 +108,46 @@ def check_parts(
                 if module.name in BIASED and "bias" not in modules.get((layer, number), {}):
                     path = module_path(layer, module.name)
                     raise reject("adapter_pair", f"bias is 'all', but the file has no bias of {path}")
+
+
+def check_vocabulary(
+    files: AdapterFiles, config: ModelConfig, peft: PeftConfig, modules: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Likewise, of what was trained of the embedding and the head themselves. `modules`: by name."""
+    rows = trained_rows(peft, is_tied=config.tie_embeddings)
+    if config.tie_embeddings and files.config.get("ensure_weight_tying") and len(peft.whole) == 1:
+        (name,) = peft.whole
+        raise reject("adapter_feature", f"ensure_weight_tying is true, but modules_to_save has only {name}")
+    for name in VOCABULARY:
+        keys = modules.get(name, {})
+        for part, field, promised in (
+            ("whole", "modules_to_save", name in peft.whole),
+            ("rows", "trainable_token_indices", name in rows),
+        ):
+            if promised and part not in keys:
+                raise reject("adapter_pair", f"{field} has {name}, but the file has no tensor of it")
+            if part in keys and not promised:
+                raise reject("adapter_feature", f"tensor {keys[part]} belongs to {field}, which has no {name}")
+            if part in keys and len(keys) > 1:
+                other = next(key for other, key in keys.items() if other != part)
+                raise reject("adapter_feature", f"tensors {keys[part]} and {other}: {name} can't have both")
+        if "whole" in keys and files.entries[keys["whole"]].shape != (config.vocab, config.hidden):
+            found = list(files.entries[keys["whole"]].shape)
+            raise reject(
+                "adapter_shape", f"tensor {keys['whole']} has the shape {found}, wants {[config.vocab, config.hidden]}"
+            )
+        if "rows" in keys:
+            ids, found = rows[name].ids, list(files.entries[keys["rows"]].shape)
+            if found != [len(ids), config.hidden]:
+                raise reject(
+                    "adapter_shape", f"tensor {keys['rows']} has the shape {found}, wants {[len(ids), config.hidden]}"
+                )
+            if max(ids) >= config.vocab:
+                raise reject(
+                    "adapter_added_tokens",
+                    f"trainable_token_indices has {max(ids)}, the base has {config.vocab} tokens: added tokens aren't "
+                    "supported",
+                )
 
 
 _NAMES = {"magnitude": "lora_magnitude_vector", "lora_bias": "bias of lora_B"}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lorad.adapters.patterns import Patterns
 from lorad.adapters.reject import reject
+from lorad.models.config import EMBED, VOCABULARY
 
 _INACTIVE: tuple[Any, ...] = (None, False, "", [], {})
 
@@ -29,13 +30,11 @@ IGNORED = {
 
 READ = {
     "peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights", "bias",
-    "use_dora", "lora_bias",
+    "use_dora", "lora_bias", "modules_to_save", "trainable_token_indices",
 }  # fmt: skip
 """Fields that are read."""
 
 FEATURES = {
-    "modules_to_save": "modules trained in full aren't supported",
-    "trainable_token_indices": "trainable tokens aren't supported",
     "target_parameters": "LoRA on parameters that aren't modules isn't supported",
     "layer_replication": "replicated layers aren't supported",
     "fan_in_fan_out": "transposed weights (fan_in_fan_out) aren't supported",
@@ -70,6 +69,10 @@ class PeftConfig:
     lora_bias: bool = False
     bias: str = "none"
     """One of `BIASES`."""
+    whole: frozenset[str] = frozenset()
+    """Of the embedding and the head (`VOCABULARY`) those that were trained in full."""
+    rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """And those of which some tokens' rows were."""
 
     def rank_of(self, path: str) -> int:
         """The rank that PEFT gives the module at `path`."""
@@ -90,11 +93,11 @@ def parse_config(config: Mapping[str, Any]) -> PeftConfig:
         if kind is None and ("lora_parameters" in config or "fine_tune_type" in config):
             raise reject("adapter_feature", "adapter_config.json is MLX's: convert the adapter to PEFT's format")
         raise reject("adapter_feature", f"peft_type is {kind!r}; only LORA is supported")
-    for field, value in config.items():
-        if field in READ or field in IGNORED or value in _INACTIVE:
+    for name, value in config.items():
+        if name in READ or name in IGNORED or value in _INACTIVE:
             continue
-        reason = FEATURES.get(field, "isn't known, so whether it changes the weights isn't either")
-        raise reject("adapter_feature", f"{field} = {_short(value)}: {reason}")
+        reason = FEATURES.get(name, "isn't known, so whether it changes the weights isn't either")
+        raise reject("adapter_feature", f"{name} = {_short(value)}: {reason}")
     bias = config.get("bias") or "none"
     if bias not in BIASES:
         raise reject("adapter_feature", f"bias = {_short(bias)}: one of {', '.join(BIASES)} is supported")
@@ -115,11 +118,46 @@ def parse_config(config: Mapping[str, Any]) -> PeftConfig:
         dora=dora,
         lora_bias=lora_bias,
         bias=bias,
+        whole=frozenset(_vocabulary("modules_to_save", name) for name in _list("modules_to_save", config)),
+        rows=_rows(config),
         ranks=Patterns("rank_pattern", {k: _rank(f"rank_pattern[{k!r}]", v) for k, v in _map(config, "rank_pattern")}),
         alphas=Patterns(
             "alpha_pattern", {k: _alpha(f"alpha_pattern[{k!r}]", v) for k, v in _map(config, "alpha_pattern")}
         ),
     )
+
+
+def _list(field: str, config: Mapping[str, Any]) -> list[Any]:
+    value = config.get(field)
+    if value in _INACTIVE:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(field, "a list", value)
+    return value
+
+
+def _vocabulary(field: str, name: Any) -> str:
+    """The embedding or the head, by the end of a path to it."""
+    last = name.rpartition(".")[2] if isinstance(name, str) else None
+    if last not in VOCABULARY:
+        raise reject("adapter_feature", f"{field} has {_short(name)}: only {' and '.join(VOCABULARY)} are supported")
+    return str(last)
+
+
+def _rows(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    field = "trainable_token_indices"
+    value = config.get(field)
+    given = value if isinstance(value, dict) else {EMBED: _list(field, config)}
+    found: dict[str, tuple[int, ...]] = {}
+    for key, ids in given.items():
+        name = _vocabulary(field, key)
+        if not isinstance(ids, list) or any(type(token) is not int or token < 0 for token in ids):
+            raise _wrong(f"{field} of {name}", "a list of token ids", ids)
+        if len(set(ids)) < len(ids) or name in found:
+            raise reject("adapter_config", f"{field} of {name} names a token twice")
+        if ids:
+            found[name] = tuple(ids)
+    return found
 
 
 def _map(config: Mapping[str, Any], field: str) -> list[tuple[str, Any]]:
