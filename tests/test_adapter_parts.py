@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from lorad import Engine, _core
+from lorad.adapters.check import CheckedAdapter
+from lorad.adapters.image import build_image
+from lorad.adapters.load import load_adapter
+from lorad.models.open import open_model
+from lorad.models.values import values
+from lorad.models.weights import Weights
 from make_adapter import edit_tensors
-from oracle import Oracle
+from oracle import oracle
 from tiny import WIDE, make_tiny, make_tiny_dequantised, make_tiny_gguf
-from trained_adapter import oracle_of, train
+from trained_adapter import Reference, references_of, train
 
 TOKENS = 12
 Options = dict[str, Any]
@@ -88,7 +97,7 @@ class Tiny(NamedTuple):
 
     base: Path
     adapters: dict[str, Path]
-    oracles: dict[str, Oracle]
+    references: dict[str, Reference]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda name: name)
@@ -102,12 +111,7 @@ def make(case: Case, folder: Path) -> Tiny:
         name: train(base, folder / name, seed=seed, **options)
         for seed, (name, options) in enumerate(case.parts.items())
     }
-    return Tiny(base, adapters, oracles_of(base, adapters))
-
-
-def oracles_of(base: Path, adapters: dict[str, Path]) -> dict[str, Oracle]:
-    """One for each adapter, and the base's."""
-    return {name: oracle_of(base, path) for name, path in adapters.items()} | {"": oracle_of(base, None)}
+    return Tiny(base, adapters, references_of(base, adapters))
 
 
 Asked = list[tuple[str, list[int]]]
@@ -138,26 +142,27 @@ def answers(base: Path, adapters: dict[str, Path], asked: Asked, **options: Any)
     return [(request.tokens, request.logprobs) for request in requests]
 
 
-def off(oracle: Oracle, name: str, prompt: list[int], answer: tuple[list[int], list[float]]) -> tuple[float, float]:
+def off(reference: Reference, prompt: list[int], answer: tuple[list[int], list[float]]) -> tuple[float, float]:
     """How much the reference prefers its own tokens, and the largest difference of log-probabilities."""
     tokens, logprobs = answer
     read = [*prompt, *tokens[:-1]]
-    adapter = next(iter(oracle._names), None) if name else None
-    wanted = oracle.logprobs(read, adapter)[len(prompt) - 1 :]
+    wanted = reference.logprobs(read)[len(prompt) - 1 :]
     chosen = wanted[torch.arange(TOKENS), tokens]
     return float((wanted.max(dim=-1).values - chosen).max()), float((chosen - torch.tensor(logprobs)).abs().max())
 
 
-def agree(oracles: dict[str, Oracle], asked: Asked, got: Answers, gap: float = 1e-3, worst: float = 1e-3) -> None:
+def agree(references: dict[str, Reference], asked: Asked, got: Answers, gap: float = 1e-3, worst: float = 1e-3) -> None:
     for (name, prompt), answer in zip(asked, got, strict=True):
-        found = off(oracles[name], name, prompt, answer)
+        found = off(references[name], prompt, answer)
         assert found[0] < gap and found[1] < worst, (name, len(prompt), found)
 
 
 @pytest.mark.parametrize(("tokens", "page"), [(12, 16), (40, 4), (512, 16)], ids=["12", "40 pages of 4", "whole"])
 def test_mixed_batches_agree_with_the_reference(tiny: Tiny, tokens: int, page: int) -> None:
     asked = prompts(list(tiny.adapters), tokens)
-    agree(tiny.oracles, asked, answers(tiny.base, tiny.adapters, asked, max_num_batched_tokens=tokens, block_size=page))
+    agree(
+        tiny.references, asked, answers(tiny.base, tiny.adapters, asked, max_num_batched_tokens=tokens, block_size=page)
+    )
 
 
 def test_each_part_says_something(tiny: Tiny) -> None:
@@ -167,7 +172,7 @@ def test_each_part_says_something(tiny: Tiny) -> None:
     names = [*tiny.adapters]
     for name, after, answer in zip(names, [*names[1:], names[0]], answered, strict=True):
         for other in (name, after, ""):
-            assert (off(tiny.oracles[other], other, prompt, answer)[1] < 1e-3) == (name == other), (name, other)
+            assert (off(tiny.references[other], prompt, answer)[1] < 1e-3) == (name == other), (name, other)
 
 
 def test_deterministic_bits_are_the_same_in_company(tiny: Tiny) -> None:
@@ -182,7 +187,7 @@ def test_deterministic_bits_are_the_same_in_company(tiny: Tiny) -> None:
 def test_cached_prefixes_and_a_small_pool_change_nothing(tiny: Tiny) -> None:
     asked = [one for one in prompts(list(tiny.adapters), 6, (1, 9, 30)) for _ in range(2)]
     options = {"max_num_batched_tokens": 24, "max_num_seqs": 3, "block_size": 4, "kv_cache_memory_bytes": 3 << 18}
-    agree(tiny.oracles, asked, answers(tiny.base, tiny.adapters, asked, **options))
+    agree(tiny.references, asked, answers(tiny.base, tiny.adapters, asked, **options))
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q6_K"])
@@ -197,13 +202,15 @@ def test_quantised_bases_agree_with_their_values(family: str, kind: str, tmp_pat
         name: train(reference, tmp_path / name, seed=seed, **options)
         for seed, (name, options) in enumerate(parts.items())
     }
-    oracles = oracles_of(reference, adapters)
+    references = references_of(reference, adapters)
     asked = prompts(list(adapters), 7, (1, 40, 100))
     got = answers(path, adapters, asked, dequantize=True)
-    agree(oracles, asked, got)
+    agree(references, asked, got)
     # Activations of 8 bits and tiles of bf16: `test_random_mixes` has these tolerances.
     for tokens in (20, 512):
-        agree(oracles, asked, answers(path, adapters, asked, dequantize=False, max_num_batched_tokens=tokens), 2.0, 2.0)
+        agree(
+            references, asked, answers(path, adapters, asked, dequantize=False, max_num_batched_tokens=tokens), 2.0, 2.0
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -215,10 +222,10 @@ def test_bases_and_adapters_of_16_bits(dtype: torch.dtype, tmp_path: Path) -> No
         path = train(base, tmp_path / name, seed=seed, **options)
         edit_tensors(path, lambda tensors: {key: value.to(dtype) for key, value in tensors.items()})
         adapters[name] = path
-    oracles = oracles_of(base, adapters)
+    references = references_of(base, adapters)
     asked = prompts(list(adapters), 8, (150, 3, 70, 1))
     for tokens in (30, 2048):
-        agree(oracles, asked, answers(base, adapters, asked, max_num_batched_tokens=tokens), 5e-3, 5e-3)
+        agree(references, asked, answers(base, adapters, asked, max_num_batched_tokens=tokens), 5e-3, 5e-3)
 
 
 def combination(dice: random.Random, *, has_biases: bool, is_tied: bool) -> Options:
@@ -258,7 +265,26 @@ def test_random_combinations_agree_with_the_reference(seed: int, tmp_path: Path)
         adapters[name] = train(base, tmp_path / str(number), seed=number, **options)
     asked = prompts(list(adapters), seed)
     options = {"max_num_batched_tokens": dice.choice([16, 60, 512]), "deterministic": dice.random() < 0.3}
-    agree(oracles_of(base, adapters), asked, answers(base, adapters, asked, **options))
+    agree(references_of(base, adapters), asked, answers(base, adapters, asked, **options))
+
+
+@pytest.mark.slow
+def test_the_embedded_base(smollm2_gguf: Path, tmp_path: Path) -> None:
+    """Many pages, tiles, a vocabulary of 49,152: each part on real weights; quantised as it's served, near that."""
+    parts: dict[str, Options] = {
+        "dora": {"target_modules": [*PLAIN["target_modules"], "embed_tokens", "lm_head"], "use_dora": True, "r": 16},
+        "tokens": {"target_modules": ["o_proj"], "lora_bias": True, "trainable_token_indices": [504, 338, 2, 260]},
+    }
+    adapters = {
+        name: train(smollm2_gguf, tmp_path / name, seed=seed, strength=0.1, **options)
+        for seed, (name, options) in enumerate(parts.items())
+    }
+    shared = oracle(smollm2_gguf)
+    references = {name: Reference(shared, path) for name, path in [*adapters.items(), ("", None)]}
+    asked = prompts(list(adapters), 0, (3, 70, 150))
+    options = {"max_model_len": 512, "kv_cache_memory_bytes": 256 << 20}
+    agree(references, asked, answers(smollm2_gguf, adapters, asked, **options))
+    agree(references, asked, answers(smollm2_gguf, adapters, asked, dequantize=False, **options), 1.0, 1.0)
 
 
 @pytest.mark.skipif("LORAD_CPU" in os.environ, reason="this is the run for another level")
@@ -277,3 +303,80 @@ def test_every_level_passes(level: str) -> None:
 def test_the_level_is_the_one_asked_for() -> None:
     level = _core.cpu_features()["level"]
     assert level == os.environ.get("LORAD_CPU", level)
+
+
+class Loaded(NamedTuple):
+    """A base, and adapters of it by the name of their parts."""
+
+    base: Weights
+    paths: dict[str, Path]
+
+    def load(self, name: str) -> CheckedAdapter:
+        base = partial(values, self.base)
+        return load_adapter(name, self.paths[name], self.base.config, self.base.digest, base=base)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    folder = tmp_path_factory.mktemp("loaded")
+    base = make_tiny(folder / "base", "qwen2", seed=2)
+    parts = {
+        name: (ALL | BIASES)[name] for name in ("both, dora", "bias of B", "all biases", "tokens", "whole embedding")
+    }
+    return Loaded(open_model(base), {name: train(base, folder / name, **options) for name, options in parts.items()})
+
+
+@pytest.mark.parametrize("name", ["both, dora", "bias of B", "all biases", "tokens", "whole embedding"])
+def test_images_hold_vectors(loaded: Loaded, name: str) -> None:
+    checked = loaded.load(name)
+    image = build_image(checked, 1024)
+    data = np.empty((image.layout.pages, 1024), np.uint8)
+    image.read(0, data)
+    assert image.layout.weight_bytes == checked.bytes
+    for lora in checked.modules:
+        found = {part: np.zeros(lora.b.shape[0], np.float32) for part in ("gain", "bias")}
+        for page, offset, part, _, _, begin, length in image.layout.chunks(lora.layer, lora.module):
+            if part in found:
+                found[part][begin : begin + length] = data[page, offset : offset + 4 * length].view(np.float32)
+        for part, vector in (("gain", lora.gain), ("bias", lora.bias)):
+            assert np.array_equal(found[part], np.zeros_like(found[part]) if vector is None else vector.numpy())
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("both, dora", "lora_magnitude_vector"),
+        ("both, dora", "lm_head.lora_A"),
+        ("bias of B", "lora_B.bias"),
+        ("all biases", "k_proj.bias"),
+        ("tokens", "trainable_tokens_delta"),
+        ("whole embedding", "embed_tokens.weight"),
+    ],
+)
+def test_generations_cover_every_part(loaded: Loaded, name: str, key: str, tmp_path: Path) -> None:
+    before = loaded.load(name).generation
+    assert loaded.load(name).generation == before
+    path = shutil.copytree(loaded.paths[name], tmp_path / "changed")
+
+    def one_bit(tensors: dict[str, torch.Tensor]) -> None:
+        next(tensor for name, tensor in tensors.items() if key in name).view(torch.int32).view(-1)[5] ^= 1 << 20
+
+    edit_tensors(path, one_bit)
+    assert Loaded(loaded.base, {name: path}).load(name).generation != before
+
+
+def test_spellings_of_magnitudes(loaded: Loaded, tmp_path: Path) -> None:
+    """PEFT saves them without `.weight`; other writers, and adapters' names inside keys, are as good."""
+    before = loaded.load("both, dora").generation
+    for number, end in enumerate((".weight", ".default", ".default.weight")):
+        path = shutil.copytree(loaded.paths["both, dora"], tmp_path / str(number))
+        adapter = ".default" if "default" in end else ""
+        spell = {"magnitude_vector": f"magnitude_vector{end}", "embedding_A": f"embedding_A{adapter}"}
+        spell |= {"embedding_B": f"embedding_B{adapter}"}
+        spell |= {f"lora_{half}.weight": f"lora_{half}{adapter}.weight" for half in "AB"}
+
+        def spelt(key: str, spell: dict[str, str] = spell) -> str:
+            return next((key.replace(old, new) for old, new in spell.items() if key.endswith(old)), key)
+
+        edit_tensors(path, lambda tensors, spelt=spelt: {spelt(key): value for key, value in tensors.items()})
+        assert Loaded(loaded.base, {"a": path}).load("a").generation == before

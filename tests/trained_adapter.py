@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,9 +44,17 @@ def train(base: Path, folder: Path, *, seed: int = 0, strength: float = 0.5, **l
     return folder
 
 
-def oracle_of(base: Path, adapter: Path | None) -> Oracle:
-    """A base of its own: trained biases would stay in one that is shared."""
-    oracle = Oracle(load_reference(base))
-    if adapter is not None:
-        oracle.load(adapter)
-    return oracle
+class Reference(NamedTuple):
+    """Who is asked, and under which adapter."""
+
+    oracle: Oracle
+    adapter: Path | None
+
+    def logprobs(self, ids: Sequence[int]) -> torch.Tensor:
+        """See `Oracle.logprobs`."""
+        return self.oracle.logprobs(ids, self.adapter)
+
+
+def references_of(base: Path, adapters: dict[str, Path]) -> dict[str, Reference]:
+    """One for each adapter and the base, none of which shares a model: trained biases would stay in it."""
+    return {name: Reference(Oracle(load_reference(base)), path) for name, path in [*adapters.items(), ("", None)]}
