@@ -43,18 +43,25 @@ class Adapters:
         self.placed: list[tuple[int, _core.AdapterLayout]] = []
 
     def add(self, rank: int, element: str, modules: list[int]) -> None:
-        shape = [(layer, m, *self.shapes[m], rank, 0.5 + m) for layer in (0, 1) for m in modules or [0] if layer or m]
-        if not any(entry[0] == 1 for entry in shape):
-            shape.append((1, 0, *self.shapes[0], rank, 0.5))
-        layout = _core.AdapterLayout(self.page_bytes, element, shape)
+        """Some modules get vectors too, some adapters have nothing else."""
+        places = [(layer, m) for layer in (0, 1) for m in modules or [0] if layer or m]
+        if not any(layer == 1 for layer, _ in places):
+            places.append((1, 0))
+        gains, biases = ({place for place in places if self.rng.random() < 0.4} for _ in range(2))
+        if self.rng.random() < 0.1:
+            rank, gains = 0, set(places)
+        shape = [(layer, m, *self.shapes[m], rank, 0.5 + m) for layer, m in places]
+        layout = _core.AdapterLayout(self.page_bytes, element, shape, gains=gains, biases=biases)
         image = self.rng.integers(0, 256, (layout.pages, self.page_bytes), dtype=np.uint8)
         weights = {}
         for layer, module, inputs, outputs, _, scale in shape:
             a = torch.from_numpy(normal(self.rng, rank, inputs) / inputs**0.5).to(TORCH[element])
-            b = torch.from_numpy(normal(self.rng, outputs, rank) / rank**0.5).to(TORCH[element])
-            layout.pack(image, layer, module, raw(a), raw(b))
+            b = torch.from_numpy(normal(self.rng, outputs, rank) / max(rank, 1) ** 0.5).to(TORCH[element])
+            gain, bias = (normal(self.rng, outputs) if (layer, module) in which else None for which in (gains, biases))
+            layout.pack(image, layer, module, raw(a), raw(b), gain, bias)
             if layer == 1:
-                weights[module] = lora_ref.Weights(a, b, scale)
+                vectors = (None if vector is None else torch.from_numpy(vector) for vector in (gain, bias))
+                weights[module] = lora_ref.Weights(a, b, scale, *vectors)
         self.placed.append((sum(len(page) for page in self.pages), layout))
         self.pages.append(image)
         self.weights.append(weights)

@@ -23,10 +23,11 @@ from lorad.adapters.load import load_adapter
 from lorad.errors import AdapterRejected
 from lorad.models.config import MODULES, ModelConfig
 from make_adapter import edit_config, edit_tensors, make_adapter
-from oracle import Oracle, oracle
+from oracle import Oracle, load_reference, oracle
 from other_formats import UNSLOTH, to_gguf, to_mlx, to_shards
 from test_adapters import SPELLINGS
 from tiny import make_tiny
+from trained_adapter import train
 
 MIXES = int(os.environ.get("LORAD_MIXES", "6"))
 TOKENS = 12
@@ -55,6 +56,8 @@ class Made(NamedTuple):
     """As lorad is to load it."""
     like: Path
     """As PEFT can read it."""
+    base: Path | None = None
+    """A copy of the base for PEFT, of an adapter that would change the one that all share."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,8 @@ def check_agrees(base: Base, made: Made, seed: int = 0) -> None:
     while base.engine.step():
         pass
     read = [*prompt, *request.tokens[:-1]]
-    wanted = base.reference.logprobs(read, made.like)[len(prompt) - 1 :]
+    reference = base.reference if made.base is None else Oracle(load_reference(made.base))
+    wanted = reference.logprobs(read, made.like)[len(prompt) - 1 :]
     assert request.tokens == wanted.argmax(dim=-1).tolist()
     chosen = wanted[torch.arange(TOKENS), request.tokens]
     assert float((chosen - torch.tensor(request.logprobs)).abs().max()) < TOLERANCE
@@ -85,6 +89,13 @@ def check_agrees(base: Base, made: Made, seed: int = 0) -> None:
 def plain(path: Path, config: ModelConfig, **options: Any) -> Made:
     made = make_adapter(path, config, **options)
     return Made(made, made)
+
+
+def trained(path: Path, config: ModelConfig, **lora_config: Any) -> Made:
+    """As PEFT saves a model whose numbers were moved."""
+    base = make_tiny(path / "base")
+    made = train(base, path / "trained", **lora_config)
+    return Made(made, made, base)
 
 
 def edited(path: Path, config: ModelConfig, **fields: Any) -> Made:
@@ -179,6 +190,22 @@ APPLIED: dict[str, list[Callable[[Path, ModelConfig], Made]]] = {
         lambda path, config: edited(path, config, init_lora_weights="eva"),
         lambda path, config: edited(path, config, init_lora_weights="mica"),
     ],
+    "DoRA": [
+        lambda path, config: trained(path, config, use_dora=True),
+        lambda path, config: trained(path, config, use_dora=True, r=5, target_modules=["k_proj", "embed_tokens"]),
+    ],
+    "a bias of LoRA": [lambda path, config: trained(path, config, lora_bias=True)],
+    "trained biases": [lambda path, config: trained(path, config, bias="all")],
+    "modules trained in full": [
+        lambda path, config: trained(path, config, modules_to_save=["embed_tokens"]),
+        lambda path, config: trained(path, config, modules_to_save=["lm_head"]),
+    ],
+    "trainable tokens": [lambda path, config: trained(path, config, trainable_token_indices=[70, 5, 101])],
+    "LoRA on the embedding": [lambda path, config: trained(path, config, target_modules=["embed_tokens"])],
+    "LoRA on the output": [lambda path, config: trained(path, config, target_modules=["lm_head", "v_proj"])],
+    "copies of the base's weights": [
+        lambda path, config: trained(path, config, target_modules=["embed_tokens", "q_proj"]),
+    ],
     "numbers of 16 and 32 bits": [
         lambda path, config: plain(path, config, dtype=torch.bfloat16),
         lambda path, config: plain(path, config, dtype=torch.float16),
@@ -219,6 +246,12 @@ def other_architecture(path: Path, config: ModelConfig) -> None:
     (path / FILE).unlink()
 
 
+def gguf_embedding(path: Path, config: ModelConfig) -> None:
+    edit_config(path, alpha_pattern={}, use_rslora=False)
+    to_gguf(path, path / "a.gguf", config, change=lambda old: old | {"token_embd.weight.lora_a": torch.ones(320, 4)})
+    (path / FILE).unlink()
+
+
 REFUSED: dict[str, tuple[Change, str]] = {
     "parts that don't belong together": (
         lambda path, config: (to_shards(path) / "adapter_model-00002-of-00002.safetensors").unlink(),
@@ -239,10 +272,9 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "LoRA-GA": (fields(init_lora_weights="lora_ga"), "init_lora_weights = 'lora_ga'"),
     "LoftQ": (fields(init_lora_weights="loftq"), "init_lora_weights = 'loftq'"),
     "beginnings that aren't known": (fields(init_lora_weights="magic"), "init_lora_weights = 'magic'"),
-    "DoRA": (fields(use_dora=True), "use_dora = True"),
-    "a bias of LoRA": (fields(lora_bias=True), "lora_bias = True"),
-    "modules trained in full": (fields(modules_to_save=["lm_head"]), "modules_to_save = ['lm_head']"),
-    "trainable tokens": (fields(trainable_token_indices=[1]), "trainable_token_indices = [1]"),
+    "other modules trained in full": (fields(modules_to_save=["norm"]), "modules_to_save = 'norm'"),
+    "DoRA with a bias of LoRA": (fields(use_dora=True, lora_bias=True), "use_dora with lora_bias"),
+    "other biases": (fields(bias="some"), "bias = 'some'"),
     "LoRA on parameters": (fields(target_parameters=["experts.gate"]), "target_parameters = ['experts.gate']"),
     "replicated layers": (fields(layer_replication=[[0, 2], [1, 3]]), "layer_replication = [[0, 2], [1, 3]]"),
     "activated LoRA (aLoRA)": (fields(alora_invocation_tokens=[1, 2]), "alora_invocation_tokens = [1, 2]"),
@@ -253,7 +285,6 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "KaSA": (fields(kasa_config={"beta": 1}), "kasa_config = {'beta': 1}"),
     "MonteCLoRA": (fields(monteclora_config={"a": 1}), "monteclora_config = {'a': 1}"),
     "VeLoRA": (fields(velora_config={"a": 1}), "velora_config = {'a': 1}"),
-    "trained biases": (fields(bias="all"), "bias = 'all'"),
     "methods other than LoRA": (fields(peft_type="IA3"), "peft_type = 'IA3'"),
     "fields that aren't known": (fields(use_magic=True), "use_magic = True"),
     "MLX: DoRA": (mlx(fine_tune_type="dora"), "fine_tune_type = 'dora'"),
@@ -265,9 +296,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda path, config: edit_tensors(path, lambda old: {key: value.double() for key, value in old.items()}),
         "is of type F64",
     ),
-    "LoRA on the embedding": (tensor(f"{PREFIX}model.embed_tokens.lora_embedding_A", 4, 320), "lora_embedding_A"),
-    "LoRA on the output": (tensor(f"{PREFIX}lm_head.lora_A.weight", 4, 64), "tensor base_model.model.lm_head.lora_A"),
-    "whole weights": (tensor(f"{PREFIX}lm_head.weight", 320, 64), "tensor base_model.model.lm_head.weight"),
+    "GGUF: LoRA on the embedding": (gguf_embedding, "tensor token_embd.weight.lora_a"),
+    "whole weights": (tensor(f"{PREFIX}model.norm.weight", 64), "tensor base_model.model.model.norm.weight"),
     "added tokens": (tensor(f"{PREFIX}lm_head.weight", 328, 64), "has 328 rows, the base 320"),
 }
 

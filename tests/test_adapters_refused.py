@@ -26,6 +26,7 @@ Case = tuple[Callable[[Path], Any], str, tuple[str, ...]]
 
 FILE = "adapter_model.safetensors"
 KEY = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+MAGNITUDE = "lora_magnitude_vector"
 LM_HEAD, EMBED = "base_model.model.lm_head.weight", "base_model.model.model.embed_tokens.weight"
 
 
@@ -77,6 +78,10 @@ def bad_value(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
         return tensor
 
     return change
+
+
+def no_effect(tensors: Tensors) -> Tensors:
+    return {key: value * (".lora_B." not in key) for key, value in tensors.items()}
 
 
 def moved(name: str, target: str) -> Callable[[Path], Any]:
@@ -148,12 +153,12 @@ TENSORS: dict[str, Case] = {
         "adapter_feature",
         ("modules_to_save", "mlp.up_proj"),
     ),
-    "5.2 DoRA": (
+    "5.2 DoRA that the config doesn't tell of": (
         named("base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", torch.ones(96)),
         "adapter_feature",
         ("DoRA", "lora_magnitude_vector"),
     ),
-    "5.8 base weight": (named(LM_HEAD, torch.ones(320, 64)), "adapter_feature", (LM_HEAD, "remove it")),
+    "5.8 base weight": (named(LM_HEAD, torch.ones(320, 64)), "adapter_feature", (LM_HEAD, "without the base's")),
     "5.8 layer weight": (
         named("base_model.model.model.layers.1.mlp.up_proj.base_layer.weight", torch.ones(96, 64)),
         "adapter_feature",
@@ -170,20 +175,59 @@ TENSORS: dict[str, Case] = {
         ("bias", "q_proj.bias"),
     ),
     "5.11 LoRA bias": (named(B_KEY.replace("weight", "bias"), torch.ones(64)), "adapter_feature", ("lora_bias",)),
+    "5.11 a base without biases": (
+        lambda path: changed(bias="all")(
+            named("base_model.model.model.layers.0.self_attn.q_proj.base_layer.bias", torch.ones(64))(path)
+        ),
+        "adapter_tensor",
+        ("q_proj.base_layer.bias", "the base has none"),
+    ),
+    "5.2 magnitudes missing": (changed(use_dora=True), "adapter_pair", ("no lora_magnitude_vector", "use_dora")),
+    "5.2 magnitudes of another width": (
+        lambda path: changed(use_dora=True)(
+            edit_tensors(
+                path, lambda old: old | {k.replace("lora_B.weight", MAGNITUDE): torch.ones(63) for k in old if "B" in k}
+            )
+        ),
+        "adapter_shape",
+        (MAGNITUDE, "[63]", "[64]"),
+    ),
+    "5.2 magnitudes alone": (
+        lambda path: changed(use_dora=True)(
+            edit_tensors(path, lambda old: {KEY.replace("lora_A.weight", MAGNITUDE): torch.ones(64)})
+        ),
+        "adapter_pair",
+        ("q_proj", "without lora_A"),
+    ),
+    "5.2 NaN in magnitudes": (
+        lambda path: changed(use_dora=True)(
+            named(f"base_model.model.model.layers.0.self_attn.q_proj.{MAGNITUDE}", torch.full((64,), torch.nan))(
+                edit_tensors(path, lambda old: {k: v for k, v in old.items() if "layers.0.self_attn" in k})
+            )
+        ),
+        "adapter_not_finite",
+        (MAGNITUDE, "NaN"),
+    ),
+    "5.11 biases of B missing": (changed(lora_bias=True), "adapter_pair", ("no bias of lora_B", "lora_bias")),
     "2.13 LoRA on the embedding": (
         named("base_model.model.model.embed_tokens.lora_embedding_A", torch.ones(4, 320)),
-        "adapter_feature",
-        ("embedding", "embed_tokens"),
+        "adapter_pair",
+        ("embed_tokens.lora_embedding_A", "without its lora_B"),
     ),
     "2.13 LoRA on the output": (
         named("base_model.model.lm_head.lora_A.weight", torch.ones(4, 64)),
-        "adapter_feature",
-        ("lm_head",),
+        "adapter_pair",
+        ("lm_head.lora_A", "without its lora_B"),
+    ),
+    "2.13 an embedding's pair by other names": (
+        named("base_model.model.model.embed_tokens.lora_A.weight", torch.ones(4, 320)),
+        "adapter_tensor",
+        ("embed_tokens.lora_A",),
     ),
     "trainable tokens": (
         named("base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta", torch.ones(2, 64)),
         "adapter_feature",
-        ("trainable tokens",),
+        ("trainable_token_indices, which has no embed_tokens",),
     ),
     "VeRA": (
         named("base_model.model.model.layers.0.self_attn.q_proj.vera_lambda_b", torch.ones(64)),
@@ -249,8 +293,6 @@ def test_number_types_1_3(dtype: torch.dtype, adapter: Path, config: ModelConfig
 
 
 ACTIVE: dict[str, Any] = {
-    "modules_to_save": ["lm_head"],
-    "trainable_token_indices": [1, 2],
     "target_parameters": ["experts.gate"],
     "layer_replication": [[0, 2], [1, 3]],
     "alora_invocation_tokens": [1, 2],
@@ -272,8 +314,16 @@ def test_features_are_refused_by_field(field: str, adapter: Path, config: ModelC
 
 
 CONFIGS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
-    "5.11 bias=lora_only": ({"bias": "lora_only"}, "adapter_feature", ("bias = 'lora_only'",)),
-    "5.11 bias=all": ({"bias": "all"}, "adapter_feature", ("bias = 'all'",)),
+    "5.11 bias": ({"bias": "most"}, "adapter_feature", ("bias = 'most'", "none, all, lora_only")),
+    "trained in full, elsewhere": (
+        {"modules_to_save": ["lm_head", "norm"]},
+        "adapter_feature",
+        ("'norm'", "only embed_tokens"),
+    ),
+    "trained in full, missing": ({"modules_to_save": ["lm_head"]}, "adapter_pair", ("no tensor of it",)),
+    "trained in full, a text": ({"modules_to_save": "lm_head"}, "adapter_config", ("modules_to_save wants a list",)),
+    "rows missing": ({"trainable_token_indices": [1]}, "adapter_pair", ("no tensor of it",)),
+    "DoRA with biases of B": ({"use_dora": True, "lora_bias": True}, "adapter_feature", ("use_dora and lora_bias",)),
     "VeRA": ({"peft_type": "VERA"}, "adapter_feature", ("'VERA'", "only LORA")),
     "IA3": ({"peft_type": "IA3"}, "adapter_feature", ("'IA3'",)),
     "prompt tuning": ({"peft_type": "PROMPT_TUNING"}, "adapter_feature", ("'PROMPT_TUNING'",)),
@@ -297,7 +347,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "alpha beyond f32": ({"lora_alpha": 1e39}, "adapter_config", ("lora_alpha",)),
     "alpha beneath f32": ({"lora_alpha": 1e-60}, "adapter_no_effect", ("scale",)),
     "rslora as text": ({"use_rslora": "false"}, "adapter_config", ("use_rslora wants true or false",)),
-    "dora as text": ({"use_dora": "false"}, "adapter_feature", ("use_dora = 'false'",)),
+    "dora as text": ({"use_dora": "false"}, "adapter_config", ("use_dora wants true or false",)),
     "pattern a list": ({"rank_pattern": ["q_proj"]}, "adapter_config", ("rank_pattern wants an object",)),
     "pattern value": ({"alpha_pattern": {"q_proj": "2"}}, "adapter_config", ("alpha_pattern['q_proj']",)),
     "pattern not a regex": ({"alpha_pattern": {"q_(proj": 2}}, "adapter_config", ("regular expression",)),
@@ -435,18 +485,45 @@ def test_files(name: str, adapter: Path, config: ModelConfig) -> None:
 def test_peft_made_features_are_refused(config: ModelConfig, tmp_path: Path) -> None:
     """What PEFT itself writes for a feature, so that the spelling of its tensors isn't only believed."""
     dora = make_adapter(tmp_path / "dora", config, use_dora=True)
-    refused(dora, config, "adapter_feature", "use_dora", "DoRA")
+    refused(dora, config, "adapter_feature", "lora_magnitude_vector", "without the base's weights")
+    zeros = {"base": lambda name: np.zeros(config.shapes()[name], dtype=np.float32)}
+    refused(edit_tensors(dora, no_effect), config, "adapter_not_finite", "lora_magnitude_vector", "row 0", **zeros)
     refused(edit_config(dora, use_dora=False), config, "adapter_feature", "lora_magnitude_vector", "DoRA")
     biased = make_adapter(tmp_path / "bias", config, lora_bias=True)
-    refused(biased, config, "adapter_feature", "lora_bias")
     refused(edit_config(biased, lora_bias=False), config, "adapter_feature", "lora_B.bias")
     whole = make_adapter(tmp_path / "whole", config, modules_to_save=["lm_head", "embed_tokens"])
-    refused(whole, config, "adapter_feature", "modules_to_save", "lm_head")
-    refused(edit_config(whole, modules_to_save=None), config, "adapter_feature", "is a whole weight of the base")
-    output = make_adapter(tmp_path / "output", config, modules=["lm_head", "q_proj"])
-    refused(output, config, "adapter_feature", "lm_head")
+    refused(whole, config, "adapter_feature", "without the base's weights")
+    load_adapter("mine", whole, config, "digest", **zeros)
+    refused(
+        edit_config(whole, ensure_weight_tying=True, modules_to_save=["lm_head"]),
+        config,
+        "adapter_feature",
+        "only lm_head",
+    )
+    edit_config(whole, ensure_weight_tying=...)
+    refused(whole, config, "adapter_feature", "embed_tokens.weight is a whole weight", **zeros)
+    refused(edit_config(whole, modules_to_save=None), config, "adapter_feature", "is a whole weight", **zeros)
+    rows = make_adapter(tmp_path / "rows", config, trainable_token_indices=[5, 9])
+    load_adapter("mine", rows, config, "digest", **zeros)
+    for indices, code, text in (
+        ([5], "adapter_shape", "[2, 64], wants [1, 64]"),
+        ([5, 320], "adapter_added_tokens", "320"),
+        ([5, 5], "adapter_config", "a token twice"),
+        ([5, -1], "adapter_config", "a list of token ids"),
+        ([5, True], "adapter_config", "a list of token ids"),
+        ({"embed_tokens": [5, 9], "lm_head": [5, 9], "norm": [1]}, "adapter_feature", "'norm'"),
+        ({"embed_tokens": [5, 9], "lm_head": [5]}, "adapter_pair", "has lm_head, but the file has no tensor"),
+        ({"lm_head": [5, 9]}, "adapter_feature", "which has no embed_tokens"),
+        (5, "adapter_config", "wants a list"),
+    ):
+        refused(edit_config(rows, trainable_token_indices=indices), config, code, text, **zeros)
+    edit_config(rows, trainable_token_indices=[5, 9])
+    refused(rows, config, "adapter_rank_limit", "at most 1", max_lora_rank=1, **zeros)
     embedding = make_adapter(tmp_path / "embedding", config, modules=["embed_tokens", "q_proj"])
-    refused(embedding, config, "adapter_feature", "embed")
+    refused(embedding, config, "adapter_feature", "embed_tokens.base_layer.weight", "not the base's own", **zeros)
+    edit_tensors(embedding, lambda old: {key: value for key, value in old.items() if "base_layer" not in key})
+    load_adapter("mine", embedding, config, "digest")
+    refused(edit_config(embedding, ensure_weight_tying=True), config, "adapter_pair", "only embed_tokens", **zeros)
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpu_ops import RANKS, TORCH, Adapters, close, normal, run_lora
+from cpu_ops import RANKS, TORCH, Adapters, close, delta_of, normal, run_lora
+from lorad import _core
 from lorad.kernels.lora import ref as lora_ref
 
 
@@ -74,6 +75,45 @@ def test_every_rank_alone() -> None:
             close(y, wanted)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_lora_on_an_embedding(seed: int) -> None:
+    """As with one-hot rows for x."""
+    rng = np.random.default_rng(seed)
+    vocab, hidden = int(rng.choice([3, 40, 333])), int(rng.choice([8, 31, 64]))
+    adapters = Adapters(rng, [(vocab, hidden)], int(rng.choice([64, 256, 4096])), 6)
+    for _ in range(6):
+        adapters.add(int(rng.choice(RANKS)), str(rng.choice(list(TORCH))), [0])
+    arena = adapters.build()
+    ends = np.cumsum(rng.choice([0, 1, 2, 40], 6)).tolist()
+    groups = [(slot, 1000 + slot, begin, end) for slot, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))]
+    n = ends[-1] + 2
+    ids, y = rng.integers(0, vocab, n).astype(np.int32), normal(rng, n, hidden)
+    spans = [(begin, end, adapters.weights[slot]) for slot, _, begin, end in groups]
+    one_hot = torch.eye(vocab)[torch.from_numpy(ids).long()]
+    wanted = lora_ref.lora(torch.from_numpy(y), one_hot, [0], [0], spans)
+    got = y.copy()
+    delta = delta_of(arena, adapters, [0], [0], groups)
+    assert _core.lora_embed(got, ids, vocab, delta) == []
+    close(got, wanted)
+    assert np.array_equal(got[-2:], y[-2:])
+    for slot, tag, begin, end in groups:
+        for token in range(begin, end):
+            alone, one = y[token : token + 1].copy(), delta_of(arena, adapters, [0], [0], [(slot, tag, 0, 1)])
+            _core.lora_embed(alone, ids[token : token + 1].copy(), vocab, one)
+            assert np.array_equal(alone[0], got[token])
+    other = delta_of(arena, adapters, [0], [0], [(0, 999, 0, 1)])
+    assert _core.lora_embed(got, ids, vocab, other) == [0]
+    assert np.isnan(got[0]).all() and np.isfinite(got[1:]).all()
+    for bad_ids, bad_vocab in (
+        (ids[:-1].copy(), vocab),
+        (ids, vocab + 1),
+        (np.full_like(ids, vocab), vocab),
+        (-1 - ids, vocab),
+    ):
+        with pytest.raises(ValueError):
+            _core.lora_embed(y.copy(), bad_ids, bad_vocab, delta)
+
+
 def test_a_wrong_tag_poisons_its_rows_only() -> None:
     rng = np.random.default_rng(1)
     adapters = Adapters(rng, [(32, 16)], 1024, 3)
@@ -104,7 +144,7 @@ def test_lora_refuses_what_does_not_fit() -> None:
         lambda: run_lora(y, x, arena, adapters, [0], [0], [(0, 1000, 0, 5)]),
         lambda: run_lora(y, x, arena, adapters, [0], [0], [(0, 1000, 2, 4), (0, 1000, 0, 2)]),
         lambda: run_lora(y, x, arena, adapters, [0], [0], [(2, 1000, 0, 4)]),
-        lambda: run_lora(y, x, arena[:1], adapters, [0], [0], good),
+        lambda: run_lora(y, x, arena[:0], adapters, [0], [0], good),
         lambda: run_lora(y, normal(rng, 4, 31), arena, adapters, [0], [0], good),
         lambda: run_lora(y.astype(np.float64), x, arena, adapters, [0], [0], good),
         lambda: run_lora(y[:, ::2], x, arena, adapters, [0], [0], good),

@@ -1,4 +1,8 @@
-"""y += scale · (x Aᵀ) Bᵀ for each group of tokens that shares an adapter (Hu et al. 2021, arXiv:2106.09685)."""
+"""y += scale · (x Aᵀ) Bᵀ for each group of tokens that shares an adapter (Hu et al. 2021, arXiv:2106.09685).
+
+Then y = gain · y + bias, where a module has such vectors: DoRA's magnitudes over norms (Liu et al. 2024,
+arXiv:2402.09353), trained biases.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ class Weights(NamedTuple):
     a: Tensor  # [rank, in]
     b: Tensor  # [out, rank]
     scale: float
+    gain: Tensor | None = None  # f32 [out]
+    bias: Tensor | None = None  # f32 [out]
 
 
 def lora(
@@ -32,7 +38,12 @@ def lora(
             continue
         for module, offset in zip(modules, offsets, strict=True):
             if module in adapter:
-                a, b, scale = adapter[module]
+                a, b, scale, gain, bias = adapter[module]
                 shrunk = x[begin:end] @ a.float().T
-                out[begin:end, offset : offset + len(b)] += scale * shrunk @ b.float().T
+                columns = out[begin:end, offset : offset + len(b)]
+                columns += scale * shrunk @ b.float().T
+                if gain is not None:
+                    columns *= gain
+                if bias is not None:
+                    columns += bias
     return out

@@ -1,6 +1,7 @@
 """Stub of the compiled module."""
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypeAlias
 
 from numpy import float32, int32, uint8, uint16, uint32, uint64
@@ -233,6 +234,10 @@ class AdapterLayout:
         element: str,
         # (layer, module, in_features, out_features, rank, scale)
         modules: Sequence[tuple[int, int, int, int, int, float]],
+        *,
+        # (layer, module) of those that have such a vector; rank 0 is for modules with nothing else
+        gains: AbstractSet[tuple[int, int]] = ...,
+        biases: AbstractSet[tuple[int, int]] = ...,
     ) -> None: ...
     @property
     def page_bytes(self) -> int: ...
@@ -245,7 +250,9 @@ class AdapterLayout:
     @property
     def layer_pages(self) -> list[int]: ...  # leading pages that hold layers 0..=l
     def chunks(self, layer: int, module: int) -> list[tuple[int, int, str, int, int, int, int]]:
-        """(page, byte offset, "a" or "b", rank_begin, rows, begin, len) of one module; empty if it isn't adapted."""
+        """(page, byte offset, part, rank_begin, rows, begin, len) of one module; empty if it isn't adapted.
+
+        The part is "a", "b", "gain" or "bias"."""
     def pack(
         self,
         image: NDArray[uint8],  # [pages, page_bytes]
@@ -253,6 +260,8 @@ class AdapterLayout:
         module: int,
         a: NDArray[uint8],  # bytes of [rank, in], of `element`
         b: NDArray[uint8],  # bytes of PEFT's [out, rank]
+        gain: NDArray[float32] | None = ...,  # [out], of those that have one
+        bias: NDArray[float32] | None = ...,  # [out], likewise
     ) -> None: ...
 
 class AdapterTable:
@@ -288,6 +297,14 @@ def lora(
     delta: Delta,
 ) -> list[int]:
     """Adds each group's adapter to y. Returns the groups whose tag isn't their slot's; their rows of y are NaN."""
+
+def lora_embed(
+    y: NDArray[float32],  # [n, hidden]
+    ids: NDArray[int32],  # [n]
+    vocab: int,
+    delta: Delta,  # of one module, whose A is [rank, vocab]
+) -> list[int]:
+    """As `lora` with one-hot rows for x: adds each group's adapter to the embedding's rows."""
 
 def rope_write(
     qkv: NDArray[float32],  # [n, (heads + 2 kv_heads) head_dim]; q and k are normed and rotated in place

@@ -10,17 +10,26 @@ from lorad.models.elements import Element
 
 
 class ModuleLora(NamedTuple):
-    """One adapted projection: y += scale · B (A x)."""
+    """One adapted module: y += scale · B (A x), then y = gain · y + bias."""
 
     layer: int
     module: int
-    """Index into `ModelConfig.modules()`."""
+    """Index into `ModelConfig.adaptable()`."""
     rank: int
+    """0: nothing but vectors."""
     scale: float
     a: torch.Tensor
     """[rank, in], the adapter's element type, contiguous."""
     b: torch.Tensor
     """[out, rank], the adapter's element type, contiguous."""
+    gain: torch.Tensor | None = None
+    """f32 [out]: DoRA's magnitudes over the norms of W + scale · B · A."""
+    bias: torch.Tensor | None = None
+    """f32 [out]: of B, scaled, and what was added to the base's own by training."""
+
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """All that lies in pages."""
+        return tuple(part for part in (self.a, self.b, self.gain, self.bias) if part is not None)
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,10 @@ class CheckedAdapter:
 
     @property
     def rank(self) -> int:
-        """The highest rank of any module."""
+        """The highest rank of any module; what was trained in full has that of its width."""
         return max(module.rank for module in self.modules)
 
     @property
     def bytes(self) -> int:
         """Bytes of all its weights."""
-        return sum(part.numel() * part.element_size() for module in self.modules for part in (module.a, module.b))
+        return sum(part.numel() * part.element_size() for module in self.modules for part in module.parts())

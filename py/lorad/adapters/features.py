@@ -113,6 +113,17 @@ PEFT = (
         "`init_lora_weights`: true, false, `gaussian`, `eva`, `orthogonal`, `mica`",
         reason="the base stays as it is",
     ),
+    Feature("DoRA", "`use_dora`", reason="norms are those of the base as it's served"),
+    Feature("a bias of LoRA", "`lora_bias`"),
+    Feature("trained biases", "`bias`: `all`, `lora_only`", reason="of q, k and v, where the base has them"),
+    Feature(
+        "modules trained in full",
+        "`modules_to_save` of `embed_tokens`, `lm_head`",
+        reason="kept as the difference to the base's, in f32: a pair of the rank of the hidden size",
+    ),
+    Feature(
+        "trainable tokens", "`trainable_token_indices` of `embed_tokens`, `lm_head`", reason="a rank for each token"
+    ),
 )
 """adapter_config.json: what decides the numbers."""
 
@@ -161,14 +172,6 @@ STARTS = {
 """By what init_lora_weights begins with. These change the base: the file as it is holds half of what was trained."""
 
 FIELDS = {
-    "use_dora": Feature("DoRA", "`use_dora`", _FEATURE, "DoRA isn't supported", _MERGE),
-    "lora_bias": Feature("a bias of LoRA", "`lora_bias`", _FEATURE, "a bias of LoRA isn't supported", _MERGE),
-    "modules_to_save": Feature(
-        "modules trained in full", "`modules_to_save`", _FEATURE, "modules trained in full aren't supported", _MERGE
-    ),
-    "trainable_token_indices": Feature(
-        "trainable tokens", "`trainable_token_indices`", _FEATURE, "trainable tokens aren't supported", _MERGE
-    ),
     "target_parameters": Feature(
         "LoRA on parameters",
         "`target_parameters`",
@@ -198,7 +201,23 @@ FIELDS = {
 }
 """Fields of adapter_config.json whose active value is refused; so is that of a field that isn't known."""
 
-BIAS = Feature("trained biases", "`bias`: `all`, `lora_only`", _FEATURE, "trained biases aren't supported", _MERGE)
+DORA_WITH_BIAS = Feature(
+    "DoRA with a bias of LoRA",
+    "`use_dora` and `lora_bias`",
+    _FEATURE,
+    "PEFT doesn't have both, so what they mean together isn't known",
+    _RETRAIN,
+)
+UNKNOWN_BIAS = Feature(
+    "other biases", "`bias`: any other value", _FEATURE, "none, all and lora_only are what PEFT has", _RETRAIN
+)
+OTHER_WHOLE = Feature(
+    "other modules trained in full",
+    "`modules_to_save`, `trainable_token_indices` of anything but `embed_tokens` and `lm_head`",
+    _FEATURE,
+    "only embed_tokens and lm_head are supported in full or by tokens",
+    _MERGE,
+)
 OTHER_METHOD = Feature("methods other than LoRA", "`peft_type`", _FEATURE, "only LORA is supported", _MERGE)
 UNKNOWN_FIELD = Feature(
     "fields that aren't known",
@@ -266,19 +285,19 @@ TENSORS = (
         "isn't a number type that adapters have",
         "Save the adapter in f32 or a type of 16 bits",
     ),
+    Feature("LoRA on the embedding", "tensors `embed_tokens.lora_embedding_A`, `_B`", reason="where PEFT applies it"),
+    Feature("LoRA on the output", "tensors `lm_head.lora_A`, `_B`", reason="of tied bases too, as its own"),
     Feature(
-        "LoRA on the embedding",
-        "tensors `embed_tokens.lora_embedding_A`, `_B`",
-        _FEATURE,
-        "is LoRA on an embedding, which isn't supported",
-        _MERGE,
+        "copies of the base's weights",
+        "tensors `embed_tokens.weight`, `lm_head.weight`",
+        reason="number by number the base's own, as PEFT saves them along",
     ),
     Feature(
-        "LoRA on the output",
-        "tensors `lm_head.lora_A`, `_B`",
+        "GGUF: LoRA on the embedding",
+        "tensors `token_embd.weight.lora_a`, `.lora_b`",
         _FEATURE,
-        "is LoRA on the embedding or the output, which isn't supported",
-        _MERGE,
+        "is LoRA on the embedding, which llama.cpp may apply at a tied output too and isn't supported",
+        "Serve the PEFT folder that it was converted from",
     ),
     Feature(
         "whole weights",
@@ -301,7 +320,17 @@ ROWS: tuple[tuple[str, tuple[Feature, ...]], ...] = (
     ("Files", FORMATS),
     (
         "PEFT's adapter_config.json",
-        (*PEFT, *STARTS.values(), UNKNOWN_START, *FIELDS.values(), BIAS, OTHER_METHOD, UNKNOWN_FIELD),
+        (
+            *PEFT,
+            *STARTS.values(),
+            UNKNOWN_START,
+            OTHER_WHOLE,
+            DORA_WITH_BIAS,
+            UNKNOWN_BIAS,
+            *FIELDS.values(),
+            OTHER_METHOD,
+            UNKNOWN_FIELD,
+        ),
     ),
     ("MLX's adapter_config.json", MLX),
     ("Tensors", TENSORS),

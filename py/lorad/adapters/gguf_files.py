@@ -1,9 +1,9 @@
 """Reading an adapter as llama.cpp's convert_lora_to_gguf.py writes it.
 
-A tensor of the base, `blk.N.attn_q.weight`, has two here: `….lora_a` [rank, in] and `….lora_b` [out, rank]; those of
-`token_embd.weight` are [vocab, rank] and [hidden, rank]. The scale is alpha / rank, or 1 where alpha is 0
-(`llama_adapter_lora_weight::get_scale`). The converter puts B through what it does to the base's weights: in files of
-the `llama` architecture the rows of q and k are interleaved, and are put back here.
+A tensor of the base, `blk.N.attn_q.weight`, has two here: `….lora_a` [rank, in] and `….lora_b` [out, rank]. The scale
+is alpha / rank, or 1 where alpha is 0 (`llama_adapter_lora_weight::get_scale`). The converter puts B through what it
+does to the base's weights: in files of the `llama` architecture the rows of q and k are interleaved, and are put back
+here.
 """
 
 from __future__ import annotations
@@ -43,12 +43,10 @@ _MODULES = {
     "ffn_down": "down_proj",
 }
 _OUTSIDE = {
-    "token_embd.weight.lora_a": "base_model.model.model.embed_tokens.lora_embedding_A",
-    "token_embd.weight.lora_b": "base_model.model.model.embed_tokens.lora_embedding_B",
     "output.weight.lora_a": "base_model.model.lm_head.lora_A.weight",
     "output.weight.lora_b": "base_model.model.lm_head.lora_B.weight",
 }
-_TRANSPOSED = "token_embd.weight.lora_a"
+_EMBEDDING = "token_embd."
 _ARCHITECTURES = {"mistral": "llama"}
 """llama.cpp's name of a base's architecture, where it's another one."""
 _INTERLEAVED = "llama"
@@ -67,7 +65,7 @@ def read_gguf(path: Path, base: ModelConfig | None) -> AdapterFiles:
     except ModelRejected as refusal:
         raise reject("adapter_config", refusal.message) from None
     names = {_key(name): name for name in header.tensors}
-    entries = {key: _entry(name, header.tensors[name]) for key, name in names.items()}
+    entries = {key: _entry(header.tensors[name]) for key, name in names.items()}
     return AdapterFiles(
         "GGUF",
         path,
@@ -119,6 +117,9 @@ def _check_keys(path: Path, keys: Keys, metadata: Mapping[str, Any], base: Model
 
 def _key(name: str) -> str:
     """PEFT's key; one that `check` refuses if there is none, even if the name is like one of PEFT's."""
+    if name.startswith(_EMBEDDING):
+        feature = BY_NAME["GGUF: LoRA on the embedding"]
+        raise reject(feature.code, f"tensor {name} {feature.refusal}")
     if name in _OUTSIDE:
         return _OUTSIDE[name]
     match = _NAME.fullmatch(name)
@@ -127,10 +128,9 @@ def _key(name: str) -> str:
     return f"base_model.model.{module_path(int(match[1]), _MODULES[match[2]])}.lora_{match[3].upper()}.weight"
 
 
-def _entry(name: str, info: TensorInfo) -> Entry:
-    shape = info.shape[::-1] if name == _TRANSPOSED else info.shape
+def _entry(info: TensorInfo) -> Entry:
     quantised = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[info.kind]][0] > 1
-    return Entry("F32" if quantised else info.kind, shape, info.begin, info.begin + info.bytes)
+    return Entry("F32" if quantised else info.kind, info.shape, info.begin, info.begin + info.bytes)
 
 
 def _config(alpha: float, entries: Mapping[str, Entry]) -> dict[str, Any]:
@@ -173,8 +173,6 @@ def _tensor(data: Any, key: str, name: str, info: TensorInfo, base: ModelConfig 
         tensor = stored.dense() if stored.is_dense else stored.dequantize()
     except ModelRejected as refusal:
         raise reject("adapter_dtype", f"tensor {name}: {refusal.message}") from None
-    if name == _TRANSPOSED:
-        return tensor.T
     if base is not None and key.endswith((".q_proj.lora_B.weight", ".k_proj.lora_B.weight")):
         heads = base.heads if ".q_proj." in key else base.kv_heads
         # Rows [heads, half, 2] back to [heads, 2, half].

@@ -43,20 +43,32 @@ class AdapterImage:
             left, at = left[count:], at + count
 
 
-def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
-    """Packs `checked` into pages of `page_bytes`."""
+def layout_of(checked: CheckedAdapter, page_bytes: int) -> _core.AdapterLayout:
+    """How `checked` lies in pages of `page_bytes`."""
     shapes = [
         (lora.layer, lora.module, lora.a.shape[1], lora.b.shape[0], lora.rank, lora.scale) for lora in checked.modules
     ]
     try:
-        layout = _core.AdapterLayout(page_bytes, checked.element, shapes)
+        return _core.AdapterLayout(
+            page_bytes,
+            checked.element,
+            shapes,
+            gains={(lora.layer, lora.module) for lora in checked.modules if lora.gain is not None},
+            biases={(lora.layer, lora.module) for lora in checked.modules if lora.bias is not None},
+        )
     except ValueError as error:
         raise reject(
             "adapter_shape", f"adapter {checked.name!r} doesn't fit pages of {page_bytes} bytes: {error}"
         ) from None
+
+
+def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
+    """Packs `checked` into pages of `page_bytes`."""
+    layout = layout_of(checked, page_bytes)
     data = np.zeros((layout.pages, page_bytes), dtype=np.uint8)
     for lora in checked.modules:
-        layout.pack(data, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b))
+        vectors = (None if vector is None else vector.numpy() for vector in (lora.gain, lora.bias))
+        layout.pack(data, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b), *vectors)
     folder = data_folder() / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

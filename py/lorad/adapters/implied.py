@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lorad.adapters.keys import parse_key, vocabulary_rows
+from lorad.adapters.parts import parse_part
 from lorad.adapters.reject import reject
-from lorad.models.config import INTEGER_MAX, LAYERS_MAX, ModelConfig
+from lorad.models.config import EMBED, HEAD, INTEGER_MAX, LAYERS_MAX, ModelConfig
 from lorad.models.safetensors_file import Entry
 
 _SIDES = {
@@ -17,6 +18,8 @@ _SIDES = {
     "gate_proj": ("hidden", "intermediate"),
     "up_proj": ("hidden", "intermediate"),
     "down_proj": ("intermediate", "hidden"),
+    EMBED: ("vocab", "hidden"),
+    HEAD: ("hidden", "vocab"),
 }
 """What a module's inputs and outputs are called."""
 _HEAD_DIM = 2
@@ -30,8 +33,8 @@ def implied_base(entries: Mapping[str, Entry]) -> ModelConfig:
     layers, vocab = 1, INTEGER_MAX // 2
     for key, entry in entries.items():
         vocab = vocabulary_rows(key, entry) or vocab
-        target = parse_key(key)
-        if target is None or len(entry.shape) != 2:
+        target = parse_key(key) or parse_part(key)
+        if target is None or target.half not in ("A", "B") or len(entry.shape) != 2:
             continue
         layers = max(layers, target.layer + 1)
         inputs, outputs = _SIDES[target.name]
@@ -41,6 +44,7 @@ def implied_base(entries: Mapping[str, Entry]) -> ModelConfig:
             sizes.setdefault(outputs, entry.shape[0])
     if layers > LAYERS_MAX:
         raise reject("adapter_shape", f"a tensor is for layer {layers - 1}, no base has more than {LAYERS_MAX} layers")
+    vocab = sizes.pop("vocab", vocab)
     queries = sizes.get("queries", sizes.get("keys", _ANY))
     keys = sizes.get("keys", queries)
     # An adapter of k alone is for a base of at least as many outputs of q.

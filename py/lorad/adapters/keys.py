@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lorad.adapters.features import BY_NAME, Feature
 from lorad.adapters.patterns import PATH_LENGTH_MAX
-from lorad.models.config import ModelConfig
+from lorad.models.config import HEAD, VOCABULARY, ModelConfig
 from lorad.models.safetensors_file import Entry
 
 _PREFIX = "base_model.model."
@@ -29,10 +29,11 @@ class Target(NamedTuple):
     """Half of a pair and the projection it belongs to."""
 
     layer: int
+    """0 for the embedding and the head."""
     name: str
-    """A name of `ModelConfig.modules()`."""
+    """A name of `ModelConfig.adaptable()`."""
     half: str
-    """A or B."""
+    """A or B, or one of `parts`."""
     adapter: str
     """The adapter's name inside the key, or empty."""
 
@@ -46,7 +47,11 @@ def parse_key(key: str) -> Target | None:
 
 
 def module_path(layer: int, name: str) -> str:
-    """The projection's name in Hugging Face's module tree, which PEFT's patterns are matched against."""
+    """The module's name in Hugging Face's module tree, which PEFT's patterns are matched against; or empty."""
+    if name in VOCABULARY:
+        return "lm_head" if name == HEAD else f"model.{name}"
+    if name not in _PARENTS:
+        return ""
     return f"model.layers.{layer}.{_PARENTS[name]}.{name}"
 
 
@@ -77,7 +82,7 @@ def explain(key: str, config: ModelConfig) -> tuple[str, str]:
     for mark, feature, reason in _FEATURES:
         if re.search(mark, key):
             return feature.code, f"{reason}. {feature.todo}"
-    if _VOCABULARY.fullmatch(key) or (key.endswith((".weight", ".bias")) and "lora_" not in key):
+    if "lora_" not in key and (_VOCABULARY.fullmatch(key) or key.endswith((".weight", ".bias"))):
         return (BY_NAME["whole weights"].code, f"{BY_NAME['whole weights'].refusal}")
     return (
         "adapter_tensor",
@@ -91,15 +96,16 @@ def _mark(mark: str, name: str, reason: str = "") -> tuple[str, Feature, str]:
 
 
 _FEATURES = (
-    _mark(r"lora_magnitude_vector", "DoRA", "belongs to DoRA, which isn't supported"),
     _mark(
-        r"modules_to_save", "modules trained in full", "was trained in full (modules_to_save), which isn't supported"
+        r"modules_to_save",
+        "other modules trained in full",
+        "was trained in full (modules_to_save), which isn't supported",
     ),
-    _mark(r"trainable_tokens", "trainable tokens", "belongs to trainable tokens, which aren't supported"),
-    _mark(r"lora_embedding_[ABab]", "LoRA on the embedding"),
-    _mark(r"(^|\.)(embed_tokens|lm_head)\.lora_", "LoRA on the output"),
-    _mark(r"lora_[ABab](\.[^.]+)?\.bias$", "a bias of LoRA", "is a bias of LoRA (lora_bias), which isn't supported"),
-    _mark(r"_proj\.bias$", "trained biases", "is a trained bias, which isn't supported"),
+    _mark(
+        r"trainable_tokens",
+        "other modules trained in full",
+        "belongs to trainable tokens of something else than the embedding and the head",
+    ),
     _mark(r"^lora_(unet|te\d?)_|\.lora_(down|up)\.|\.lora\.(down|up)\.|\.alpha$", "Kohya's spelling"),
     _mark(
         r"(^|[._])(weight_)?scale(_inv)?$|scale_weight$|_scales?$|input_scale$",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lorad.adapters.check import check_adapter
 from lorad.adapters.checked import CheckedAdapter
+from lorad.adapters.derived import BaseValues
 from lorad.adapters.read import read_adapter
 from lorad.adapters.reject import readable
 from lorad.errors import AdapterRejected
@@ -20,16 +21,24 @@ def load_adapter(
     *,
     max_lora_rank: int = 256,
     allow_no_effect: bool = False,
+    base: BaseValues | None = None,
 ) -> CheckedAdapter:
     """Reads and checks the adapter at `path`, a folder or a file. A refusal's message begins with the adapter's name.
 
-    Touches no shared state, so it may run on any thread; `base_digest` is `Weights.digest`.
+    Touches no shared state, so it may run on any thread; `base_digest` is `Weights.digest`. For `base` see
+    `check_adapter`.
     """
     files = None
     try:
         files = read_adapter(path, config)
         return check_adapter(
-            name, files, config, base_digest, max_lora_rank=max_lora_rank, allow_no_effect=allow_no_effect
+            name,
+            files,
+            config,
+            base_digest,
+            max_lora_rank=max_lora_rank,
+            allow_no_effect=allow_no_effect,
+            base=base,
         )
     except AdapterRejected as refusal:
         message = refusal.message if files is None else files.in_own_words(refusal.message)

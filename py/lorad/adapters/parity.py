@@ -28,6 +28,8 @@ def check_parity(checked: CheckedAdapter, image: AdapterImage) -> None:
     for lora in _one_of_each(checked):
         x = torch.randn((TOKENS, lora.a.shape[1]), generator=generator, dtype=torch.float64)
         wanted = (x @ lora.a.double().T) @ lora.b.double().T
+        wanted = wanted if lora.gain is None else wanted * lora.gain.double()
+        wanted = wanted if lora.bias is None else wanted + lora.bias.double()
         off = float((_by_tiles(x, lora, image.layout, pages) - wanted).abs().max())
         if not off <= TOLERANCE * float(wanted.abs().max()):
             raise reject(
@@ -60,17 +62,26 @@ class _Pages(dict[int, NDArray[np.uint8]]):
 
 
 def _by_tiles(x: torch.Tensor, lora: ModuleLora, layout: _core.AdapterLayout, pages: _Pages) -> torch.Tensor:
-    """x [tokens, in] times A and B as they lie in the pages, f64 [tokens, out]."""
+    """x [tokens, in] through A, B, gain and bias as they lie in the pages, f64 [tokens, out]."""
     between = torch.zeros((len(x), lora.rank), dtype=torch.float64)
     y = torch.zeros((len(x), lora.b.shape[0]), dtype=torch.float64)
-    # All of A before B, which wants its sums.
+    # All of A before B, which wants its sums; vectors at last.
     for page, offset, part, first, rows, begin, length in sorted(
-        layout.chunks(lora.layer, lora.module), key=lambda chunk: chunk[2]
+        layout.chunks(lora.layer, lora.module), key=lambda chunk: _ORDER.index(chunk[2])
     ):
-        raw = pages[page][offset : offset + rows * length * lora.a.element_size()]
-        tile = torch.from_numpy(raw).view(lora.a.dtype).reshape(rows, length).double()
-        if part == "a":
+        dtype = lora.a.dtype if part in ("a", "b") else torch.float32
+        raw = pages[page][offset : offset + rows * length * dtype.itemsize]
+        tile = torch.from_numpy(raw).view(dtype).reshape(rows, length).double()
+        if part == "gain":
+            y[:, begin : begin + length] *= tile[0]
+        elif part == "bias":
+            y[:, begin : begin + length] += tile[0]
+        elif part == "a":
             between[:, first : first + rows] += x[:, begin : begin + length] @ tile.T
         elif part == "b":
             y[:, begin : begin + length] += between[:, first : first + rows] @ tile
     return y
+
+
+_ORDER = ("a", "b", "gain", "bias")
+"""In which the parts of a module are applied."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lorad import _core
 from lorad.adapters.check import check_adapter
-from lorad.adapters.checked import CheckedAdapter, ModuleLora
+from lorad.adapters.checked import ModuleLora
 from lorad.adapters.files import AdapterFiles
+from lorad.adapters.image import layout_of
 from lorad.adapters.implied import implied_base
 from lorad.adapters.read import read_adapter
 from lorad.adapters.reject import readable
 from lorad.errors import AdapterRejected
-from lorad.models.config import MODULES
+from lorad.models.config import MODULES, VOCABULARY
+from lorad.models.values import values
 from lorad.models.weights import Weights
 
 
@@ -28,7 +30,7 @@ class Refusal(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """Of a module in all its layers: y += scale · B (A x)."""
+    """Of a module in all its layers: y += scale · B (A x), then y = gain · y + bias."""
 
     module: str
     layers: int
@@ -40,6 +42,8 @@ class Effect(NamedTuple):
     """Frobenius norm of scale · B · A; the least of the layers."""
     norm_mean: float
     norm_max: float
+    vectors: tuple[str, ...]
+    """Of gain and bias those that it has in some layer."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,14 @@ def make_report(path: Path, base: Weights | None = None, *, page_bytes: int = 0,
     try:
         files = read_adapter(path, base.config if base else None)
         config = base.config if base else implied_base(files.entries)
-        checked = check_adapter(name, files, config, base.digest if base else "", max_lora_rank=max_lora_rank)
+        checked = check_adapter(
+            name,
+            files,
+            config,
+            base.digest if base else "",
+            max_lora_rank=max_lora_rank,
+            base=partial(values, base) if base else None,
+        )
     except AdapterRejected as refusal:
         message = refusal.message if files is None else files.in_own_words(refusal.message)
         return Report(
@@ -98,15 +109,15 @@ def make_report(path: Path, base: Weights | None = None, *, page_bytes: int = 0,
         effects=effects(checked.modules),
         generation=checked.generation if base else "",
         page_bytes=page_bytes,
-        pages=_pages(checked, page_bytes) if page_bytes else 0,
+        pages=layout_of(checked, page_bytes).pages if page_bytes else 0,
         warnings=checked.warnings,
     )
 
 
 def effects(modules: Sequence[ModuleLora]) -> tuple[Effect, ...]:
-    """By module, in the order of `MODULES`."""
+    """By module, in the order of `ModelConfig.adaptable`."""
     found = []
-    for number, name in enumerate(MODULES):
+    for number, name in enumerate((*MODULES, *VOCABULARY)):
         loras = [lora for lora in modules if lora.module == number]
         if loras:
             norms = [norm(lora) for lora in loras]
@@ -119,6 +130,7 @@ def effects(modules: Sequence[ModuleLora]) -> tuple[Effect, ...]:
                     min(norms),
                     sum(norms) / len(norms),
                     max(norms),
+                    tuple(name for name in ("gain", "bias") if any(getattr(lora, name) is not None for lora in loras)),
                 )
             )
     return tuple(found)
@@ -129,10 +141,3 @@ def norm(lora: ModuleLora) -> float:
     a, b = lora.a.double(), lora.b.double()
     squared = float(((b.T @ b) * (a @ a.T)).sum())
     return abs(lora.scale) * math.sqrt(max(squared, 0.0))
-
-
-def _pages(checked: CheckedAdapter, page_bytes: int) -> int:
-    shapes = [
-        (lora.layer, lora.module, lora.a.shape[1], lora.b.shape[0], lora.rank, lora.scale) for lora in checked.modules
-    ]
-    return _core.AdapterLayout(page_bytes, checked.element, shapes).pages

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import NotFound
 from lorad.models.open import open_model
+from lorad.models.values import values
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
@@ -100,7 +102,12 @@ class Engine:
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
         """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""
         checked = read_adapter(
-            name, path, self.weights.config, self.weights.digest, max_lora_rank=self.config.max_lora_rank
+            name,
+            path,
+            self.weights.config,
+            self.weights.digest,
+            max_lora_rank=self.config.max_lora_rank,
+            base=partial(values, self.weights),
         )
         image = build_image(checked, self.worker.geometry.page_bytes)
         check_parity(checked, image)

@@ -18,6 +18,9 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """A layer's projections in the order that numbers them: in plans, page layouts and kernels."""
 
+EMBED, HEAD = VOCABULARY = ("embed_tokens", "lm_head")
+"""What else adapters adapt, numbered after those: the embedding, in the first layer, and the head, in the last."""
+
 BIASED = ("q_proj", "k_proj", "v_proj")
 """Those that have a bias in the families with `qkv_bias`."""
 
@@ -138,6 +141,20 @@ class ModelConfig:
             Module("up_proj", self.hidden, self.intermediate),
             Module("down_proj", self.intermediate, self.hidden),
         )
+
+    def adaptable(self) -> tuple[Module, ...]:
+        """All that adapters can adapt: `modules()`, then the embedding (a product with one-hot rows) and the head."""
+        return (
+            *self.modules(),
+            Module(EMBED, self.vocab, self.hidden),
+            Module(HEAD, self.hidden, self.vocab),
+        )
+
+    def weight_name(self, layer: int, module: str) -> str:
+        """The canonical name of the weight that a module of `adaptable()` multiplies."""
+        if module in VOCABULARY:
+            return "embed" if module == EMBED or self.tie_embeddings else "head"
+        return f"layers.{layer}.{module}"
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every weight of the model by its canonical name, with its shape ([out, in] for matrices)."""

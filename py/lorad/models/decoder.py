@@ -8,8 +8,8 @@
 
 What is in brackets, biases, windows and a layer's rotary table are the model's own: `ModelConfig` says which.
 
-q, k, v are one product, so are gate and up; each of the seven takes its LoRA contribution from the tiles of the row's
-adapter. All activations are f32 in arrays that are allocated once, for `tokens_max` tokens.
+q, k, v are one product, so are gate and up; each of the seven, the embedding and the head take their LoRA contribution
+from the tiles of the row's adapter. All activations are f32 in arrays that are allocated once, for `tokens_max` tokens.
 """
 
 from __future__ import annotations
@@ -146,6 +146,8 @@ class Decoder:
             return None if adapters is None else (adapters, layer, modules, columns)
 
         self.embed(hidden, step.token_id)
+        if adapters is not None:
+            ops.lora_embed(hidden, step.token_id, config.vocab, (adapters, 0, EMBEDDING, (0,)))
         if config.embed_scale != 1.0:
             np.multiply(hidden, np.float32(config.embed_scale), out=hidden)
         for index, layer in enumerate(self.layers):
@@ -171,16 +173,19 @@ class Decoder:
         np.add(hidden[step.sample_token], branch[step.sample_token], out=last)
         ops.rms_norm(last, last, self.norm, eps)
         logits = self.logits[:samples]
-        self.head(logits, last)
+        sampled = ops.sampled_adapters(step)
+        self.head(logits, last, None if sampled is None else (sampled, config.layers - 1, OUTPUT, (0,)))
         return logits
 
 
 Modules = tuple[int, ...]
-"""Indices into `ModelConfig.modules()` of those that share their input."""
+"""Indices into `ModelConfig.adaptable()` of those that share their input."""
 Q_K_V: Modules = (0, 1, 2)
 ATTENTION_OUT: Modules = (3,)
 GATE_UP: Modules = (4, 5)
 DOWN: Modules = (6,)
+EMBEDDING: Modules = (7,)
+OUTPUT: Modules = (8,)
 
 
 def rope_tables(head_dim: int, positions: int, theta: float, scaling: RopeScaling | None) -> tuple[F32, F32]:

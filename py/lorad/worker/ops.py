@@ -124,6 +124,7 @@ class Ops:
 
     rms_norm = staticmethod(_core.rms_norm)
     add_rms_norm = staticmethod(_core.add_rms_norm)
+    lora_embed = staticmethod(_core.lora_embed)
 
     def adapters(self, step: StepArrays) -> _core.StepAdapters | None:
         """The step's adapters; None: all of its rows are the base's.
@@ -133,6 +134,16 @@ class Ops:
         if not len(step.group_slot):
             return None
         groups = step.group_slot, step.group_tag, step.group_begin, step.group_end
+        return _core.StepAdapters(self._arena, self._table, *groups, exact=self._exact)
+
+    def sampled_adapters(self, step: StepArrays) -> _core.StepAdapters | None:
+        """Likewise, of the rows that are sampled alone: groups are ranges of them instead of tokens."""
+        if not len(step.group_slot):
+            return None
+        begin, end = (
+            np.searchsorted(step.sample_token, tokens).astype(np.int32) for tokens in (step.group_begin, step.group_end)
+        )
+        groups = step.group_slot, step.group_tag, begin, end
         return _core.StepAdapters(self._arena, self._table, *groups, exact=self._exact)
 
     def rope_write(

@@ -92,7 +92,7 @@ class Worker:
         self._touch = TouchAhead(self.arena)
         columns = -(-self.sequence_tokens_max // config.block_size)
         self.page_table = np.zeros((self.rows_max, columns), dtype=np.int32)
-        modules = model.modules()
+        modules = model.adaptable()
         self.table = _core.AdapterTable(self.slots, self.geometry.page_bytes, model.layers, len(modules))
         self.page_ins = PageIns(self.arena, on_page_in)
         self.lines = SamplingLines(self.rows_max)

@@ -1,11 +1,16 @@
 //! How an adapter lies in its pages.
 //!
 //! Each (layer, module) holds all tiles of A, then all tiles of B. A tile has [`TILE_ROWS`] rank rows, the last one only
-//! its true rows; A rows are `[rows, in]`, B rows `[rows, out]` (B transposed). A tile part larger than a page is cut
-//! along in/out. Invariants: a chunk never crosses a page, starts at a multiple of [`ALIGN_BYTES`], and chunks are placed
-//! in (layer, module) order, so the first pages are enough for the first layers.
+//! its true rows; A rows are `[rows, in]`, B rows `[rows, out]` (B transposed). After them come the module's vectors, f32
+//! `[out]` each. What is larger than a page is cut along in/out. Invariants: a chunk never crosses a page, starts at a
+//! multiple of [`ALIGN_BYTES`], and chunks are placed in (layer, module) order, so the first pages are enough for the
+//! first layers.
 
-use std::fmt;
+mod error;
+mod pack;
+
+pub use error::LayoutError;
+pub use pack::ModuleBytes;
 
 /// Rank rows of a full tile.
 pub const TILE_ROWS: usize = 8;
@@ -56,6 +61,30 @@ impl Element {
     }
 }
 
+/// Which vectors a module has beside its tiles: once all that it adds to y is there, y becomes `gain · y + bias`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Vectors {
+    /// f32 `[out]`: what DoRA multiplies by.
+    pub gain: bool,
+    /// f32 `[out]`: what is added last, by no scale.
+    pub bias: bool,
+}
+
+impl Vectors {
+    /// Whether there are any.
+    pub fn any(self) -> bool {
+        self.gain || self.bias
+    }
+
+    /// Parts of those that there are, in the order in which they lie.
+    fn parts(self) -> impl Iterator<Item = Part> {
+        [(self.gain, Part::Gain), (self.bias, Part::Bias)]
+            .into_iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, part)| part)
+    }
+}
+
 /// One adapted module of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModuleShape {
@@ -67,19 +96,35 @@ pub struct ModuleShape {
     pub in_features: u32,
     /// Rows of PEFT's B.
     pub out_features: u32,
-    /// Rows of A, columns of PEFT's B.
+    /// Rows of A, columns of PEFT's B; 0: nothing but vectors.
     pub rank: u32,
     /// What the product is multiplied by, between A and B.
     pub scale: f32,
+    /// What comes after B.
+    pub vectors: Vectors,
 }
 
-/// Which of an adapter's two matrices.
+/// Which of a module's matrices or vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// `[rank, in]`.
     A,
     /// `[rank, out]`: PEFT's B transposed.
     B,
+    /// `[1, out]`, f32 whatever the weights are: see [`Vectors`].
+    Gain,
+    /// `[1, out]`, f32 whatever the weights are: see [`Vectors`].
+    Bias,
+}
+
+impl Part {
+    /// Number type of this part in an adapter whose weights are of `weights`.
+    pub const fn element(self, weights: Element) -> Element {
+        match self {
+            Part::A | Part::B => weights,
+            Part::Gain | Part::Bias => Element::F32,
+        }
+    }
 }
 
 /// A contiguous `[rows, len]` block of elements within one page.
@@ -89,7 +134,7 @@ pub struct Chunk {
     pub page: u32,
     /// Bytes from the page's start.
     pub offset: u32,
-    /// A or B.
+    /// What of the module.
     pub part: Part,
     /// First rank row.
     pub rank_begin: u32,
@@ -101,7 +146,7 @@ pub struct Chunk {
     pub len: u32,
 }
 
-/// The chunks of one (layer, module): `a` then `b`, each a range of [`AdapterLayout::chunks`].
+/// The chunks of one (layer, module): `a`, `b`, then vectors, each a range of [`AdapterLayout::chunks`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// The module as it was given.
@@ -110,87 +155,11 @@ pub struct Span {
     pub a_begin: u32,
     /// First chunk of B, one past A's last.
     pub b_begin: u32,
-    /// One past B's last.
+    /// One past B's last: the first of the vectors.
     pub b_end: u32,
+    /// One past the vectors' last.
+    pub end: u32,
 }
-
-/// Why an adapter can't be laid out or packed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LayoutError {
-    /// A page must have a positive multiple of [`ALIGN_BYTES`] bytes that fits in 31 bits.
-    PageBytes {
-        /// What was asked for.
-        page_bytes: usize,
-    },
-    /// An adapter without modules.
-    NoModules,
-    /// A dimension is zero, or the scale isn't finite.
-    Shape {
-        /// The module.
-        shape: ModuleShape,
-    },
-    /// The same (layer, module) twice.
-    Duplicate {
-        /// Its layer.
-        layer: u32,
-        /// Its module.
-        module: u32,
-    },
-    /// More chunks than [`CHUNKS_MAX`], or more pages than a page number holds.
-    TooLarge {
-        /// Chunks needed, saturating.
-        chunks: u64,
-    },
-    /// The adapter has no such module.
-    NoSuchModule {
-        /// Layer asked for.
-        layer: u32,
-        /// Module asked for.
-        module: u32,
-    },
-    /// A byte string of the wrong length.
-    Bytes {
-        /// Which one.
-        what: &'static str,
-        /// Bytes needed.
-        expected: usize,
-        /// Bytes given.
-        got: usize,
-    },
-}
-
-impl fmt::Display for LayoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LayoutError::PageBytes { page_bytes } => {
-                write!(
-                    f,
-                    "page_bytes: a positive multiple of {ALIGN_BYTES} below 2^31 is needed, got {page_bytes}"
-                )
-            }
-            LayoutError::NoModules => write!(f, "an adapter needs at least one module"),
-            LayoutError::Shape { shape } => write!(
-                f,
-                "layer {} module {}: in {}, out {}, rank {} must be positive and scale {} finite",
-                shape.layer, shape.module, shape.in_features, shape.out_features, shape.rank, shape.scale
-            ),
-            LayoutError::Duplicate { layer, module } => {
-                write!(f, "layer {layer} module {module} is given twice")
-            }
-            LayoutError::TooLarge { chunks } => {
-                write!(f, "the adapter needs {chunks} chunks, at most {CHUNKS_MAX} are possible")
-            }
-            LayoutError::NoSuchModule { layer, module } => {
-                write!(f, "the adapter has no module {module} in layer {layer}")
-            }
-            LayoutError::Bytes { what, expected, got } => {
-                write!(f, "{what}: {expected} bytes are needed, got {got}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for LayoutError {}
 
 /// Where every tile of one adapter lies. Packer and kernels share it.
 #[derive(Clone, Debug)]
@@ -262,7 +231,11 @@ impl AdapterLayout {
             Self::place(&mut cursor, &mut chunks, element, Part::A, shape.rank, shape.in_features);
             let b_begin = chunks.len() as u32;
             Self::place(&mut cursor, &mut chunks, element, Part::B, shape.rank, shape.out_features);
-            spans.push(Span { shape: *shape, a_begin, b_begin, b_end: chunks.len() as u32 });
+            let b_end = chunks.len() as u32;
+            for part in shape.vectors.parts() {
+                Self::place(&mut cursor, &mut chunks, Element::F32, part, 1, shape.out_features);
+            }
+            spans.push(Span { shape: *shape, a_begin, b_begin, b_end, end: chunks.len() as u32 });
             pages = cursor.page + 1;
         }
         layer_pages.push(pages as u32);
@@ -281,8 +254,9 @@ impl AdapterLayout {
         }
         let mut chunks = u64::from(last.layer);
         for shape in shapes {
-            let ModuleShape { in_features, out_features, rank, scale, .. } = *shape;
-            if in_features == 0 || out_features == 0 || rank == 0 || !scale.is_finite() {
+            let ModuleShape { in_features, out_features, rank, scale, vectors, .. } = *shape;
+            let empty = rank == 0 && !vectors.any();
+            if in_features == 0 || out_features == 0 || empty || !scale.is_finite() {
                 return Err(LayoutError::Shape { shape: *shape });
             }
             for (rows, tiles) in [(TILE_ROWS, u64::from(rank) / 8), (rank as usize % TILE_ROWS, 1)] {
@@ -293,6 +267,9 @@ impl AdapterLayout {
                     }
                 }
             }
+            let columns = columns_max(page_bytes, Element::F32, 1, out_features as usize);
+            let each = (out_features as usize).div_ceil(columns) as u64;
+            chunks = chunks.saturating_add(vectors.parts().count() as u64 * each);
         }
         if chunks > CHUNKS_MAX {
             return Err(LayoutError::TooLarge { chunks });
@@ -343,9 +320,14 @@ impl AdapterLayout {
         self.pages as usize
     }
 
-    /// Bytes of the weights themselves, without what alignment leaves free.
+    /// Bytes of a chunk of this layout.
+    pub fn chunk_bytes(&self, chunk: &Chunk) -> usize {
+        (chunk.rows * chunk.len) as usize * chunk.part.element(self.element).bytes()
+    }
+
+    /// Bytes of weights and vectors themselves, without what alignment leaves free.
     pub fn weight_bytes(&self) -> usize {
-        self.chunks.iter().map(|chunk| (chunk.rows * chunk.len) as usize * self.element.bytes()).sum()
+        self.chunks.iter().map(|chunk| self.chunk_bytes(chunk)).sum()
     }
 
     /// All chunks in order of place.
@@ -380,51 +362,9 @@ impl AdapterLayout {
         &self.chunks[span.b_begin as usize..span.b_end as usize]
     }
 
-    /// Writes one module into `image` (u8 `[pages, page_bytes]`): `a` is `[rank, in]`, `b` is PEFT's `[out, rank]`, both
-    /// little-endian elements of this layout's type.
-    pub fn pack(
-        &self,
-        image: &mut [u8],
-        layer: u32,
-        module: u32,
-        a: &[u8],
-        b: &[u8],
-    ) -> Result<(), LayoutError> {
-        let span = self.span(layer, module).ok_or(LayoutError::NoSuchModule { layer, module })?;
-        let (size, rank) = (self.element.bytes(), span.shape.rank as usize);
-        let length = |what, expected, got| match expected == got {
-            true => Ok(()),
-            false => Err(LayoutError::Bytes { what, expected, got }),
-        };
-        length("image", self.pages() * self.page_bytes, image.len())?;
-        length("a", rank * span.shape.in_features as usize * size, a.len())?;
-        length("b", rank * span.shape.out_features as usize * size, b.len())?;
-        for chunk in self.a_chunks(span) {
-            let (begin, bytes) = (chunk.begin as usize * size, chunk.len as usize * size);
-            let row_bytes = span.shape.in_features as usize * size;
-            let target = self.chunk_bytes_mut(image, chunk);
-            for (row, target) in target.chunks_exact_mut(bytes).enumerate() {
-                let start = (chunk.rank_begin as usize + row) * row_bytes + begin;
-                target.copy_from_slice(&a[start..start + bytes]);
-            }
-        }
-        for chunk in self.b_chunks(span) {
-            let bytes = chunk.len as usize * size;
-            let target = self.chunk_bytes_mut(image, chunk);
-            for (row, target) in target.chunks_exact_mut(bytes).enumerate() {
-                for (column, target) in target.chunks_exact_mut(size).enumerate() {
-                    let out = chunk.begin as usize + column;
-                    let start = (out * rank + chunk.rank_begin as usize + row) * size;
-                    target.copy_from_slice(&b[start..start + size]);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn chunk_bytes_mut<'image>(&self, image: &'image mut [u8], chunk: &Chunk) -> &'image mut [u8] {
-        let start = chunk.page as usize * self.page_bytes + chunk.offset as usize;
-        &mut image[start..start + (chunk.rows * chunk.len) as usize * self.element.bytes()]
+    /// The chunks of a span's vectors: all of the gain's, then all of the bias's.
+    pub fn vector_chunks(&self, span: &Span) -> &[Chunk] {
+        &self.chunks[span.b_end as usize..span.end as usize]
     }
 }
 

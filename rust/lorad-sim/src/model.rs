@@ -1,6 +1,6 @@
 //! A model's shape, and what its work costs: as a machine's speed lets expect, or as it was measured.
 
-use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
+use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape, Vectors};
 use lorad_sched::Costs;
 
 use crate::error::SimError;
@@ -199,7 +199,8 @@ impl Shape {
         let mut modules = Vec::new();
         for layer in 0..self.layers {
             for (module, (in_features, out_features)) in (0..).zip(self.modules()) {
-                modules.push(ModuleShape { layer, module, in_features, out_features, rank, scale: 1.0 });
+                let (scale, vectors) = (1.0, Vectors::default());
+                modules.push(ModuleShape { layer, module, in_features, out_features, rank, scale, vectors });
             }
         }
         let page_bytes = usize::try_from(self.page_bytes(page_tokens)).unwrap_or(usize::MAX);

@@ -141,6 +141,7 @@ impl<'a> Delta<'a> {
                 unsafe {
                     let s = s.read(unit.s_begin, unit.tokens.len() * unit.rank());
                     self.expand_unit(unit, s, 0..unit.columns().len(), unit.tokens.clone(), to, fetch);
+                    self.finish_unit(unit, 0..unit.columns().len(), unit.tokens.len(), to);
                 }
             }
             at = *end;
@@ -154,17 +155,30 @@ impl<'a> Delta<'a> {
     /// Nobody else may use the elements of y that this unit meets meanwhile.
     pub unsafe fn run_unit(&self, unit: usize, input: Input<'_>, to: Target<'_, '_>) {
         let unit = &self.units.all[unit];
+        let shrink = |s: &mut [f32]| shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
+        // SAFETY: the caller's promise.
+        unsafe { self.run_whole(unit, &shrink, to) }
+    }
+
+    /// Has s of a unit computed and adds what the unit adds, likewise.
+    ///
+    /// # Safety
+    /// As for [`Delta::run_unit`].
+    pub(super) unsafe fn run_whole(&self, unit: &Unit<'_>, shrink: &dyn Fn(&mut [f32]), to: Target<'_, '_>) {
         UNIT.with_borrow_mut(|s| {
             let length = unit.tokens.len() * unit.rank();
             if s.len() < length {
                 s.resize(length, 0.0);
             }
             let s = &mut s[..length];
-            shrink_unit(self.cpu, self.arena, unit, 0..unit.rank(), input, s);
+            shrink(s);
             let to = Target { at: to.at + unit.tokens.start * to.stride + unit.column, ..to };
             let (wanted, rows) = (0..unit.columns().len(), unit.tokens.clone());
             // SAFETY: the caller's promise.
-            unsafe { self.expand_unit(unit, s, wanted, rows, to, &mut Fetch::default()) }
+            unsafe {
+                self.expand_unit(unit, s, wanted.clone(), rows, to, &mut Fetch::default());
+                self.finish_unit(unit, wanted, unit.tokens.len(), to);
+            }
         });
     }
 }

@@ -138,7 +138,7 @@ impl<'a> Delta<'a> {
     /// Cuts units into tasks of at most an eighth of a thread's share, as far as tiles allow.
     fn plan(&self) -> (Vec<Task>, Vec<usize>) {
         let (mut tasks, mut costs) = (Vec::new(), Vec::new());
-        let wanted = || self.units.all.iter().enumerate().filter(|(_, unit)| !unit.alone);
+        let wanted = || self.units.all.iter().enumerate().filter(|(_, unit)| !unit.alone && unit.rank() > 0);
         let cost = |unit: &Unit<'_>| unit.cost(unit.span.shape.in_features);
         let total: usize = wanted().map(|(_, unit)| cost(unit)).sum();
         let threads = self.cpu.pool.threads();
@@ -194,6 +194,9 @@ impl<'a> Delta<'a> {
         fetch: &mut Fetch,
     ) {
         let (count, size) = (unit.rank().div_ceil(TILE_ROWS), unit.element().bytes());
+        if count == 0 {
+            return;
+        }
         let (mut few, mut many) = ([ExpandTile::default(); FEW_TILES], Vec::new());
         let tiles = if count <= FEW_TILES {
             &mut few[..count]

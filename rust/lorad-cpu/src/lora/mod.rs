@@ -1,5 +1,8 @@
 //! Batched LoRA over rank tiles: `y += scale · (x · Aᵀ) · B`, for many adapters of any rank in one call.
 //!
+//! Modules may have vectors beside their tiles (DoRA, biases): once all that an adapter adds to some of y is there, that
+//! becomes `gain · y + bias` ([`vectors`]).
+//!
 //! Two phases. Shrink computes s `[tokens, rank]` for each (unit, module), cut by rank tiles; expand adds s·B to columns
 //! of y, all tokens of them in one task. A unit is a run of tokens of one group, so an adapter's A and B are read once a
 //! step, not once a token. Modules given together share their input x. [`lora`] adds to a y that is there; a product
@@ -9,10 +12,13 @@
 mod alone;
 pub mod chunk;
 mod delta;
+mod embedding;
 mod tiling;
 mod units;
+mod vectors;
 
 pub use delta::{Delta, Input, Target};
+pub use embedding::lora_embed;
 pub use tiling::{BTiles, Extra, XTiles, RANKS, TILE};
 pub use units::{TILE_COLUMNS, TOKENS, UNIT_TOKENS};
 
@@ -102,7 +108,8 @@ pub fn lora(
             // SAFETY: tasks have disjoint columns.
             unsafe {
                 delta.expand(columns.clone(), 0..n, to);
-                delta.expand_tiled(cpu.level, columns, 0..n, to);
+                delta.expand_tiled(cpu.level, columns.clone(), 0..n, to);
+                delta.finish(columns, 0..n, to);
             }
         });
     }

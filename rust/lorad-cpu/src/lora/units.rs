@@ -50,9 +50,14 @@ impl Unit<'_> {
         self.slot.layout().a_chunks(self.span)
     }
 
+    pub fn vector_chunks(&self) -> &[Chunk] {
+        self.slot.layout().vector_chunks(self.span)
+    }
+
     /// Multiplications with a width of columns, and the reading of weights that they need.
     pub fn cost(&self, width: u32) -> usize {
-        self.rank() * width as usize * (READ_COST + self.tokens.len())
+        // What has nothing but vectors costs something too.
+        self.rank().max(1) * width as usize * (READ_COST + self.tokens.len())
     }
 
     /// The cost of both matrices.
@@ -67,7 +72,7 @@ impl Unit<'_> {
 
     /// The bytes of a chunk.
     pub fn weights<'a>(&self, arena: &'a Arena<'_>, chunk: &Chunk) -> &'a [u8] {
-        let bytes = (chunk.rows * chunk.len) as usize * self.element().bytes();
+        let bytes = self.slot.layout().chunk_bytes(chunk);
         let page = self.slot.pages()[chunk.page as usize] as usize;
         // SAFETY: an adapter's pages are filled before its slot is set and belong to it until the slot is cleared; both
         // happen between steps.
@@ -84,6 +89,8 @@ pub(super) struct Units<'a> {
     pub floats: usize,
     /// Tiles of halves of s.
     pub tiles: usize,
+    /// Whether any has vectors.
+    pub vectors: bool,
     /// By token, whether a unit that is taken by itself adds to it; none if there are no such units.
     pub waits: Vec<bool>,
 }
@@ -106,7 +113,8 @@ impl<'a> Units<'a> {
         length("group_begin", count, groups.begin.len())?;
         length("group_end", count, groups.end.len())?;
         let tiled = if in_features.is_multiple_of(TILE_COLUMNS) { tiled } else { usize::MAX };
-        let mut units = Self { all: Vec::new(), wrong: Vec::new(), floats: 0, tiles: 0, waits: Vec::new() };
+        let (all, wrong, waits) = (Vec::new(), Vec::new(), Vec::new());
+        let mut units = Self { all, wrong, floats: 0, tiles: 0, vectors: false, waits };
         let (mut last, mut adapters) = (0, 0);
         for group in 0..count {
             let slot = index("group_slot", groups.slot[group], table.len())?;
@@ -165,10 +173,12 @@ impl<'a> Units<'a> {
 
     fn add(&mut self, slot: &'a Slot, span: &'a Span, tokens: Range<usize>, column: usize, tiled: usize) {
         let rank = span.shape.rank as usize;
+        self.vectors |= span.shape.vectors.any();
         let mut unit =
             Unit { slot, span, tokens: tokens.clone(), column, s_begin: 0, tiled: false, alone: false };
         let whole = |chunk: &Chunk| (chunk.begin | chunk.len).is_multiple_of(TILE_COLUMNS as u32);
-        if tokens.len() >= tiled && unit.element() == Element::BF16 && unit.a_chunks().iter().all(whole) {
+        let tiled = rank > 0 && tokens.len() >= tiled && unit.element() == Element::BF16;
+        if tiled && unit.a_chunks().iter().all(whole) {
             (unit.tiled, unit.s_begin) = (true, self.tiles);
             self.tiles += tiles_of(&tokens).len() * rank.div_ceil(TOKENS);
             self.all.push(unit);

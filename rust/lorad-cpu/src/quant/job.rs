@@ -350,8 +350,9 @@ impl<'a> Job<'a> {
             unsafe {
                 delta.expand(columns.clone(), tokens.clone(), to);
                 if !product.takes_tiled() {
-                    delta.expand_tiled(self.cpu.level, columns, tokens, to);
+                    delta.expand_tiled(self.cpu.level, columns.clone(), tokens.clone(), to);
                 }
+                delta.finish(columns, tokens, to);
             }
         }
     }

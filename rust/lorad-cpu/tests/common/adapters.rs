@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lorad_blocks::layout::{AdapterLayout, Element, ModuleShape};
+use lorad_blocks::layout::{AdapterLayout, Element, ModuleBytes, ModuleShape, Vectors};
 use lorad_cpu::lora::{Adapters, Groups};
 use lorad_cpu::number::{f32_to_bf16, f32_to_f16};
 use lorad_cpu::shared::Arena;
@@ -40,7 +40,18 @@ impl Random {
         let mut table = AdapterTable::new(adapters + 1, page_bytes, 2, 2).unwrap();
         let (mut bytes, mut first) = (Vec::new(), 0);
         for slot in 0..adapters {
-            let rank = seeded.pick(&[1, 2, 3, 7, 8, 9, 16, 31, 64, 70]);
+            let vectors = seeded.pick(&[
+                Vectors::default(),
+                Vectors { gain: true, bias: false },
+                Vectors { gain: false, bias: true },
+                Vectors { gain: true, bias: true },
+            ]);
+            // Rank 0: nothing but vectors.
+            let rank = if vectors.any() && seeded.below(4) == 0 {
+                0
+            } else {
+                seeded.pick(&[1, 2, 3, 7, 8, 9, 16, 31, 64, 70])
+            };
             let shape = |module: usize| ModuleShape {
                 layer: LAYER,
                 module: module as u32,
@@ -48,6 +59,7 @@ impl Random {
                 out_features: outputs[module] as u32,
                 rank: rank as u32,
                 scale: 0.5,
+                vectors,
             };
             let shapes = [shape(0), shape(1)];
             let shapes = seeded.pick(&[&shapes[..], &shapes[..1], &shapes[1..]]);
@@ -57,7 +69,14 @@ impl Random {
             for shape in shapes {
                 let a = stored(element, &seeded.floats(rank * inputs));
                 let b = stored(element, &seeded.floats(rank * outputs[shape.module as usize]));
-                layout.pack(&mut image, LAYER, shape.module, &a, &b).unwrap();
+                let outputs = outputs[shape.module as usize];
+                let mut vector = |is: bool| match is {
+                    true => seeded.floats(outputs),
+                    false => Vec::new(),
+                };
+                let (gain, bias) = (vector(vectors.gain), vector(vectors.bias));
+                let weights = ModuleBytes { a: &a, b: &b, gain: &gain, bias: &bias };
+                layout.pack(&mut image, LAYER, shape.module, weights).unwrap();
             }
             let pages: Vec<i32> = (first..first + layout.pages() as i32).collect();
             first += layout.pages() as i32;

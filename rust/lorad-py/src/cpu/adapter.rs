@@ -1,9 +1,10 @@
 //! Adapter layouts, the device table, and batched LoRA.
 
+use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lorad_blocks::layout::{AdapterLayout as Layout, ModuleShape, Part, TILE_ROWS};
-use lorad_cpu::lora::{lora as run_lora, Adapters, Groups, Modules};
+use lorad_blocks::layout::{AdapterLayout as Layout, ModuleBytes, ModuleShape, Part, Vectors, TILE_ROWS};
+use lorad_cpu::lora::{lora as run_lora, lora_embed as run_lora_embed, Adapters, Groups, Modules};
 use lorad_cpu::shared::Arena;
 use lorad_cpu::table::AdapterTable as Table;
 use lorad_cpu::OpError;
@@ -17,10 +18,14 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<AdapterLayout>()?;
     module.add_class::<AdapterTable>()?;
     module.add_class::<StepAdapters>()?;
-    module.add_function(wrap_pyfunction!(lora, module)?)
+    module.add_function(wrap_pyfunction!(lora, module)?)?;
+    module.add_function(wrap_pyfunction!(lora_embed, module)?)
 }
 
-/// (page, byte offset, "a" or "b", rank_begin, rows, begin, len)
+/// (layer, module, in_features, out_features, rank, scale)
+type Shape = (u32, u32, u32, u32, u32, f32);
+
+/// (page, byte offset, "a", "b", "gain" or "bias", rank_begin, rows, begin, len)
 type Chunk = (u32, u32, &'static str, u32, u32, u32, u32);
 
 /// How an adapter lies in its pages.
@@ -30,19 +35,20 @@ pub struct AdapterLayout(Arc<Layout>);
 #[pymethods]
 impl AdapterLayout {
     #[new]
-    #[pyo3(signature = (page_bytes, element, modules))]
-    fn new(page_bytes: usize, element: &str, modules: Vec<(u32, u32, u32, u32, u32, f32)>) -> PyResult<Self> {
-        let shapes: Vec<ModuleShape> = modules
-            .into_iter()
-            .map(|(layer, module, in_features, out_features, rank, scale)| ModuleShape {
-                layer,
-                module,
-                in_features,
-                out_features,
-                rank,
-                scale,
-            })
-            .collect();
+    #[pyo3(signature = (page_bytes, element, modules, *, gains=HashSet::new(), biases=HashSet::new()))]
+    fn new(
+        page_bytes: usize,
+        element: &str,
+        modules: Vec<Shape>,
+        gains: HashSet<(u32, u32)>,
+        biases: HashSet<(u32, u32)>,
+    ) -> PyResult<Self> {
+        let shape = |(layer, module, in_features, out_features, rank, scale): Shape| {
+            let at = (layer, module);
+            let vectors = Vectors { gain: gains.contains(&at), bias: biases.contains(&at) };
+            ModuleShape { layer, module, in_features, out_features, rank, scale, vectors }
+        };
+        let shapes: Vec<ModuleShape> = modules.into_iter().map(shape).collect();
         let layout = Layout::new(page_bytes, self::element(element)?, &shapes).map_err(from_layout)?;
         Ok(Self(Arc::new(layout)))
     }
@@ -74,17 +80,22 @@ impl AdapterLayout {
 
     fn chunks(&self, layer: u32, module: u32) -> Vec<Chunk> {
         let Some(span) = self.0.span(layer, module) else { return Vec::new() };
-        let all = self.0.a_chunks(span).iter().chain(self.0.b_chunks(span));
-        all.map(|chunk| {
-            let part = match chunk.part {
-                Part::A => "a",
-                Part::B => "b",
-            };
-            (chunk.page, chunk.offset, part, chunk.rank_begin, chunk.rows, chunk.begin, chunk.len)
-        })
-        .collect()
+        let tiles = self.0.a_chunks(span).iter().chain(self.0.b_chunks(span));
+        tiles
+            .chain(self.0.vector_chunks(span))
+            .map(|chunk| {
+                let part = match chunk.part {
+                    Part::A => "a",
+                    Part::B => "b",
+                    Part::Gain => "gain",
+                    Part::Bias => "bias",
+                };
+                (chunk.page, chunk.offset, part, chunk.rank_begin, chunk.rows, chunk.begin, chunk.len)
+            })
+            .collect()
     }
 
+    #[pyo3(signature = (image, layer, module, a, b, gain=None, bias=None))]
     fn pack(
         &self,
         py: Python<'_>,
@@ -93,13 +104,27 @@ impl AdapterLayout {
         module: u32,
         a: &Bound<'_, PyAny>,
         b: &Bound<'_, PyAny>,
+        gain: Option<&Bound<'_, PyAny>>,
+        bias: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let mut image = ViewMut::<u8>::new(image, "image")?;
         let (a, b) = (View::<u8>::new(a, "a")?, View::<u8>::new(b, "b")?);
         apart((&image, "image"), (&a, "a"))?;
         apart((&image, "image"), (&b, "b"))?;
-        let (image, a, b) = (image.as_mut_slice(), a.as_slice(), b.as_slice());
-        py.detach(|| self.0.pack(image, layer, module, a, b)).map_err(from_layout)
+        let vector = |object: Option<&Bound<'_, PyAny>>, name| {
+            let view = object.map(|object| View::<f32>::new(object, name)).transpose()?;
+            view.as_ref().map_or(Ok(()), |view| apart((&image, "image"), (view, name)))?;
+            Ok::<_, PyErr>(view)
+        };
+        let (gain, bias) = (vector(gain, "gain")?, vector(bias, "bias")?);
+        let image = image.as_mut_slice();
+        let bytes = ModuleBytes {
+            a: a.as_slice(),
+            b: b.as_slice(),
+            gain: gain.as_ref().map_or(&[], View::as_slice),
+            bias: bias.as_ref().map_or(&[], View::as_slice),
+        };
+        py.detach(|| self.0.pack(image, layer, module, bytes)).map_err(from_layout)
     }
 }
 
@@ -266,5 +291,24 @@ fn lora(
     let (y, x, delta) = (y.as_mut_slice(), x.as_slice(), delta.view());
     call(py, cost, |cpu| {
         delta.with(|adapters, modules| run_lora(cpu, y, y_width, x, in_features, adapters, modules))
+    })
+}
+
+#[pyfunction]
+fn lora_embed(
+    py: Python<'_>,
+    y: &Bound<'_, PyAny>,
+    ids: &Bound<'_, PyAny>,
+    vocab: usize,
+    delta: Delta<'_>,
+) -> PyResult<Vec<usize>> {
+    let (mut y, ids) = (ViewMut::<f32>::new(y, "y")?, View::<i32>::new(ids, "ids")?);
+    apart((&y, "y"), (&ids, "ids"))?;
+    let hidden = y.matrix("y")?.1;
+    let mut delta = DeltaViews::new(delta)?;
+    let cost = delta.cost(ids.as_slice().len(), hidden, 0);
+    let (y, ids, delta) = (y.as_mut_slice(), ids.as_slice(), delta.view());
+    call(py, cost, |cpu| {
+        delta.with(|adapters, modules| run_lora_embed(cpu, y, hidden, ids, vocab, adapters, modules))
     })
 }
