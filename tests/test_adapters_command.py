@@ -111,14 +111,18 @@ def test_every_format_is_the_same_without_a_base(
 def test_check_ends_with_one_if_any_is_refused(
     base: Weights, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = edit_config(make_adapter(tmp_path / "bad[1]", base.config, rank=2), use_dora=True)
+    bad = edit_config(make_adapter(tmp_path / "bad[1]", base.config, rank=2), use_qalora=True)
     warned = edit_config(
         make_adapter(tmp_path / "warned", base.config, modules=["q_proj"]), target_modules="all-linear"
     )
     missing = tmp_path / "missing"
     code, text = run(capsys, "check", adapter, bad, warned, missing, "--model", base.path)
     assert code == 1
-    for words in ("bad[1]: refused: use_dora = True: DoRA isn't supported", "[adapter_feature]", "warned: warning: "):
+    for words in (
+        "bad[1]: refused: use_qalora = True: QALoRA isn't supported",
+        "[adapter_feature]",
+        "warned: warning: ",
+    ):
         assert words in text
     assert "refused: adapter_missing" in text
     code, found = data(capsys, "check", adapter, bad, warned, missing, "--model", base.path)

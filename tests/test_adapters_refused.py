@@ -314,7 +314,7 @@ def test_features_are_refused_by_field(field: str, adapter: Path, config: ModelC
 
 
 CONFIGS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
-    "5.11 bias": ({"bias": "most"}, "adapter_feature", ("bias = 'most'", "none, all, lora_only")),
+    "5.11 bias": ({"bias": "most"}, "adapter_feature", ("bias = 'most'", "none, all and lora_only")),
     "trained in full, elsewhere": (
         {"modules_to_save": ["lm_head", "norm"]},
         "adapter_feature",
@@ -323,7 +323,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
     "trained in full, missing": ({"modules_to_save": ["lm_head"]}, "adapter_pair", ("no tensor of it",)),
     "trained in full, a text": ({"modules_to_save": "lm_head"}, "adapter_config", ("modules_to_save wants a list",)),
     "rows missing": ({"trainable_token_indices": [1]}, "adapter_pair", ("no tensor of it",)),
-    "DoRA with biases of B": ({"use_dora": True, "lora_bias": True}, "adapter_feature", ("use_dora and lora_bias",)),
+    "DoRA with biases of B": ({"use_dora": True, "lora_bias": True}, "adapter_feature", ("use_dora with lora_bias",)),
     "VeRA": ({"peft_type": "VERA"}, "adapter_feature", ("'VERA'", "only LORA")),
     "IA3": ({"peft_type": "IA3"}, "adapter_feature", ("'IA3'",)),
     "prompt tuning": ({"peft_type": "PROMPT_TUNING"}, "adapter_feature", ("'PROMPT_TUNING'",)),
