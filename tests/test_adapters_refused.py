@@ -490,6 +490,8 @@ def test_peft_made_features_are_refused(config: ModelConfig, tmp_path: Path) -> 
     refused(edit_tensors(dora, no_effect), config, "adapter_not_finite", "lora_magnitude_vector", "row 0", **zeros)
     refused(edit_config(dora, use_dora=False), config, "adapter_feature", "lora_magnitude_vector", "DoRA")
     biased = make_adapter(tmp_path / "bias", config, lora_bias=True)
+    edit_tensors(biased, lambda old: {k: v.fill_(3e38) if k.endswith(".bias") else v for k, v in old.items()})
+    refused(biased, config, "adapter_not_finite", "lora_B.bias", "beyond f32")
     refused(edit_config(biased, lora_bias=False), config, "adapter_feature", "lora_B.bias")
     whole = make_adapter(tmp_path / "whole", config, modules_to_save=["lm_head", "embed_tokens"])
     refused(whole, config, "adapter_feature", "without the base's weights")

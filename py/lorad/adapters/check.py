@@ -123,6 +123,9 @@ def _module(
     if "bias" in keys:
         trained = tensors[keys["bias"]].float() - torch.from_numpy(base(f"{weight}.bias"))
         bias = trained if bias is None else bias + trained
+    if bias is not None and not bool(torch.isfinite(bias).all()):
+        key = keys["bias" if "bias" in keys else "lora_bias"]
+        raise reject("adapter_not_finite", f"tensor {key}: what it adds is beyond f32")
     return ModuleLora(pair.layer, pair.module, pair.rank, pair.scale, a, b, gain, bias)
 
 
