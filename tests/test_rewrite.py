@@ -10,7 +10,7 @@ import torch
 from lorad import Engine
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.load import load_adapter
-from lorad.bench.merge import merge, unwritable
+from lorad.adapters.merge import merge, unwritable
 from lorad.errors import LoradError
 from lorad.models.config import MODULES
 from lorad.models.open import open_model

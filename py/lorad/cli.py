@@ -98,6 +98,10 @@ def _adapters(arguments: argparse.Namespace) -> int:
         from lorad.control.command import control
 
         return control(arguments)
+    if arguments.adapters_command == "merge":
+        from lorad.adapters.merge_command import run_merge
+
+        return run_merge(arguments)
     if arguments.adapters_command == "combine":
         from lorad.adapters.combine.command import run_combine
 

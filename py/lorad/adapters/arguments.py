@@ -23,9 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--model", default="", help="base to hold them against; default: each against itself only")
         command.add_argument("--json", action="store_true", help="as data")
         _add_rank_limit(command)
+    _add_merge(commands)
     _add_combine(commands)
     _add_stale(commands)
     control_arguments.add_commands(commands)
+
+
+def _add_merge(commands: Any) -> None:
+    merge = commands.add_parser("merge", help="an adapter into a copy of its base, and verify it", allow_abbrev=False)
+    merge.add_argument("output", type=Path, help="folder to write")
+    merge.add_argument("adapter", type=Path, help="a folder, or a .gguf file")
+    merge.add_argument("--model", required=True, help="its base: a GGUF file or a folder; the result is the same")
+    _add_rank_limit(merge)
 
 
 def _add_combine(commands: Any) -> None:

@@ -12,7 +12,7 @@ from lorad.adapters.combine.combine import Combined
 from lorad.adapters.keys import module_path
 from lorad.errors import InvalidRequest
 from lorad.lazy import torch
-from lorad.models.config import ModelConfig
+from lorad.models.config import EMBED, ModelConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -21,7 +21,7 @@ def write_adapter(folder: Path, modules: Iterable[Combined], config: ModelConfig
     """Writes plain LoRA of scale 1 into a new folder. `about`: how it was made, for whoever opens the file."""
     if folder.exists():
         raise InvalidRequest(f"{folder} exists already", code="output_exists", param="output")
-    names = [module.name for module in config.modules()]
+    names = [module.name for module in config.adaptable()]
     tensors: dict[str, torch.Tensor] = {}
     ranks: dict[str, int] = {}
     for made in modules:
@@ -33,7 +33,8 @@ def write_adapter(folder: Path, modules: Iterable[Combined], config: ModelConfig
                 raise InvalidRequest(
                     f"{path}: lora_{half} has values that {dtype} can't hold", code="output_range", param="dtype"
                 )
-            tensors[f"base_model.model.{path}.lora_{half}.weight"] = rounded
+            key = f"lora_embedding_{half}" if names[made.module] == EMBED else f"lora_{half}.weight"
+            tensors[f"base_model.model.{path}.{key}"] = rounded
     most = max(ranks.values())
     fields = {
         "peft_type": "LORA",

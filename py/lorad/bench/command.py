@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lorad import __version__, _core, picture
+from lorad.adapters.merge import unwritable
 from lorad.bench import plot
 from lorad.bench.arguments import check
 from lorad.bench.figures import figures
 from lorad.bench.lengths import parse_lengths
-from lorad.bench.merge import unwritable
 from lorad.bench.rig import Rig
 from lorad.bench.roofline import Reads, bandwidth
 from lorad.bench.side import SWEEP_DISTINCT, SWEEP_RANKS, Level, Side, make_sides

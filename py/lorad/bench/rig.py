@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from lorad.adapters.merge import merge
 from lorad.bench.adapters import write_random
-from lorad.bench.merge import merge
 from lorad.bench.run import NameOf, Run, run
 from lorad.bench.served import served
 from lorad.bench.side import Level, Side

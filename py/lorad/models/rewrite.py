@@ -17,16 +17,19 @@ WRITABLE = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 """Number types that values can be rounded to here. gguf-py only reads the K-quants."""
 
 
-def rewrite(weights: Weights, folder: Path, changed: Iterable[tuple[str, torch.Tensor]]) -> Path:
+def rewrite(weights: Weights, folder: Path, changed: Iterable[tuple[str, torch.Tensor]], *, links: bool = True) -> Path:
     """Writes the model into an empty folder with these f32 values by canonical name; gives the new file or folder.
 
     Every tensor keeps its number type, so its place and size stay: a file is copied and written over. Files in which
-    nothing changes are links to the old ones.
+    nothing changes are links to the old ones, or copies.
     """
     source = weights.path
     try:
         for file in source.iterdir() if source.is_dir() else [source]:
-            (folder / file.name).symlink_to(file.resolve())
+            if links:
+                (folder / file.name).symlink_to(file.resolve())
+            elif file.is_file():
+                shutil.copyfile(file, folder / file.name)
         for name, values in changed:
             place, kind = weights.place(name), gguf.GGMLQuantizationType[weights.tensor(name).kind]
             target = folder / place.file.name

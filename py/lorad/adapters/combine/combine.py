@@ -94,6 +94,12 @@ def _check(parts: Sequence[Part], recipe: Recipe) -> None:
                 code="combine_weight",
                 param="weight",
             )
+        if any(lora.gain is not None or lora.bias is not None for lora in part.adapter.modules):
+            raise InvalidRequest(
+                f"{part.adapter.name!r} has DoRA's magnitudes or biases, which can't be combined; plain LoRA can",
+                code="combine_vectors",
+                param="adapters",
+            )
     if recipe.method not in FACTORS:
         return
     ranks: dict[tuple[int, int], tuple[int, str]] = {}
