@@ -69,7 +69,7 @@ def check_adapter(
             raise reject("adapter_dtype", f"tensor {key} is of type {entry.dtype}; supported: {', '.join(FLOATS)}")
     tensors = files.load()
     for key, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
+        if not _is_finite(tensor):
             raise reject("adapter_not_finite", f"tensor {key} has NaN or infinite values")
     if base is None:
         needed = [key for pair in pairs for part, key in pair.keys.items() if part in NEED_BASE] + list(copies)
@@ -151,7 +151,8 @@ def _pairs(
 ) -> tuple[list[Pair], dict[str, str]]:
     """Every tensor assigned to a module of the base, in order of (layer, module); and those that are copies of the
     base's weights, with their canonical names."""
-    numbers = {module.name: number for number, module in enumerate(config.adaptable())}
+    modules = config.adaptable()
+    numbers = {module.name: number for number, module in enumerate(modules)}
     places: dict[tuple[int, int], dict[str, str]] = {}
     names: dict[str, str] = {}
     unknown: list[str] = []
@@ -192,8 +193,7 @@ def _pairs(
                 raise reject("adapter_tensor", f"tensors {source['rows']} and {found['rows']} are for the same tokens")
             found["rows"] = source["rows"]
     pairs = [
-        _pair(files, config.adaptable()[place[1]], place, found, peft, max_lora_rank)
-        for place, found in sorted(places.items())
+        _pair(files, modules[place[1]], place, found, peft, max_lora_rank) for place, found in sorted(places.items())
     ]
     check_parts(files, config, peft, {(pair.layer, pair.module): pair.keys for pair in pairs})
     return pairs, copies
@@ -248,6 +248,11 @@ def _check_shape(key: str, entry: Entry, wanted: tuple[int, int], meaning: str) 
             f"tensor {key} has the shape {list(entry.shape)}, the base wants {list(wanted)} {meaning}: the adapter was "
             "trained on another base",
         )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    # A sum is quick, and has no way to hide what isn't finite; of huge numbers it may overflow by itself.
+    return bool(torch.isfinite(tensor.sum(dtype=torch.float32))) or bool(torch.isfinite(tensor).all())
 
 
 def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

@@ -69,8 +69,9 @@ def check_parts(
 
     `modules`: the keys of each (layer, module)'s tensors, by part.
     """
+    adaptable = config.adaptable()
     for (_, number), keys in modules.items():
-        module = config.adaptable()[number]
+        module = adaptable[number]
         for part, field, promised in (("magnitude", "use_dora", peft.dora), ("lora_bias", "lora_bias", peft.lora_bias)):
             if part in keys and not promised:
                 meaning = "belongs to DoRA" if part == "magnitude" else "is a bias of LoRA (lora_bias)"
@@ -96,10 +97,8 @@ def check_parts(
                     f"tensor {keys[part]} has the shape {list(files.entries[keys[part]].shape)}, the base wants "
                     f"[{module.out_features}]: the adapter was trained on another base",
                 )
-    check_vocabulary(
-        files, config, peft, {config.adaptable()[number].name: keys for (_, number), keys in modules.items()}
-    )
-    halves = {config.adaptable()[number].name for (_, number), keys in modules.items() if "A" in keys} & {*VOCABULARY}
+    check_vocabulary(files, config, peft, {adaptable[number].name: keys for (_, number), keys in modules.items()})
+    halves = {adaptable[number].name for (_, number), keys in modules.items() if "A" in keys} & {*VOCABULARY}
     if config.tie_embeddings and files.config.get("ensure_weight_tying") and len(halves) == 1:
         raise reject("adapter_pair", f"ensure_weight_tying is true, but only {halves.pop()} has lora_A and lora_B")
     if peft.bias == "all" and config.qkv_bias:
