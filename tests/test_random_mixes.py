@@ -92,7 +92,7 @@ class Tolerance(NamedTuple):
     """Of the log-probabilities of a mix."""
 
 
-TOLERANCES = {"f32": Tolerance(0.1, 0.006), "bf16": Tolerance(0.6, 0.08), "int8": Tolerance(2.0, 0.2)}
+TOLERANCES = {"f32": Tolerance(0.05, 0.006), "bf16": Tolerance(0.6, 0.08), "int8": Tolerance(2.0, 0.2)}
 """By what activations are rounded to, with KV of 16 bits. These random models are far wilder than a trained one."""
 TRAINED = Tolerance(0.6, 0.1)
 """The embedded base with its tenants: int8."""

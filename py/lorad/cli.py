@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from lorad import config
 from lorad.adapters import arguments as adapters_arguments
 from lorad.bench import arguments as bench_arguments
-from lorad.control import arguments as control_arguments
 from lorad.errors import LoradError
+from lorad.later import later
 from lorad.simulate import arguments as simulation_arguments
 
 
@@ -52,13 +52,12 @@ def _parser() -> argparse.ArgumentParser:
         "adapters", help="look at adapter files, and at a running server's adapters", allow_abbrev=False
     )
     adapters_arguments.add_arguments(adapters)
-    adapters.set_defaults(run=_adapters)
 
     simulate = commands.add_parser(
         "simulate", help="run the scheduler on a virtual clock: loads, policies, limits, faults", allow_abbrev=False
     )
     simulation_arguments.add_arguments(simulate)
-    simulate.set_defaults(run=_simulate)
+    simulate.set_defaults(run=later("lorad.simulate.command", "simulate"))
 
     bench = commands.add_parser(
         "bench", help="measure what adapters cost on this machine, in process and over HTTP", allow_abbrev=False
@@ -91,34 +90,6 @@ def _demo(arguments: argparse.Namespace) -> int:
     from lorad.demo.run import demo
 
     return demo(*_configs(arguments), prompt=arguments.prompt, once=arguments.once)
-
-
-def _adapters(arguments: argparse.Namespace) -> int:
-    if arguments.adapters_command in control_arguments.COMMANDS:
-        from lorad.control.command import control
-
-        return control(arguments)
-    if arguments.adapters_command == "merge":
-        from lorad.adapters.merge_command import run_merge
-
-        return run_merge(arguments)
-    if arguments.adapters_command == "combine":
-        from lorad.adapters.combine.command import run_combine
-
-        return run_combine(arguments)
-    if arguments.adapters_command == "stale":
-        from lorad.store.stale import stale
-
-        return stale(arguments)
-    from lorad.adapters.command import adapters
-
-    return adapters(arguments)
-
-
-def _simulate(arguments: argparse.Namespace) -> int:
-    from lorad.simulate.command import simulate
-
-    return simulate(arguments)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

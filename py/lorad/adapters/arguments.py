@@ -8,6 +8,7 @@ from typing import Any
 
 from lorad import config
 from lorad.control import arguments as control_arguments
+from lorad.later import later
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for command in (check, inspect):
         command.add_argument("--model", default="", help="base to hold them against; default: each against itself only")
         command.add_argument("--json", action="store_true", help="as data")
+        command.set_defaults(run=later("lorad.adapters.command", "adapters"))
         _add_rank_limit(command)
     _add_merge(commands)
     _add_combine(commands)
@@ -34,6 +36,7 @@ def _add_merge(commands: Any) -> None:
     merge.add_argument("output", type=Path, help="folder to write")
     merge.add_argument("adapter", type=Path, help="a folder, or a .gguf file")
     merge.add_argument("--model", required=True, help="its base: a GGUF file or a folder; the result is the same")
+    merge.set_defaults(run=later("lorad.adapters.merge_command", "run_merge"))
     _add_rank_limit(merge)
 
 
@@ -53,6 +56,7 @@ def _add_combine(commands: Any) -> None:
     add("--majority", default="total", help="how ties finds a sign: total or frequency (total)")
     add("--seed", type=int, default=0, help="of what dare keeps (0)")
     add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of the result (float32)")
+    combine.set_defaults(run=later("lorad.adapters.combine.command", "run_combine"))
     _add_rank_limit(combine)
 
 
@@ -63,6 +67,7 @@ def _add_stale(commands: Any) -> None:
     stale.add_argument("--model", required=True, help="the new base")
     stale.add_argument("--state-file", default="", help="of the server; default: state.sqlite in the data folder")
     stale.add_argument("--json", action="store_true", help="as data")
+    stale.set_defaults(run=later("lorad.store.stale", "stale"))
 
 
 def _add_rank_limit(command: argparse.ArgumentParser) -> None:

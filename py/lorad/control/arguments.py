@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import Any
 
+from lorad.later import later
+
 ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -24,6 +26,7 @@ def add_commands(commands: Any) -> None:
             "--control-key", default=os.environ.get("LORAD_CONTROL_KEY", ""), help="its key (env LORAD_CONTROL_KEY)"
         )
         parser.add_argument("--json", action="store_true", help="as data")
+        parser.set_defaults(run=later("lorad.control.command", "control"))
         return parser
 
     command("list", "a server's adapters: state, tier, generation, requests")
@@ -41,6 +44,3 @@ def add_commands(commands: Any) -> None:
     prewarm = command("prewarm", "bring adapters into pages ahead of their requests")
     prewarm.add_argument("names", nargs="+", metavar="NAME")
     prewarm.add_argument("--within", type=float, default=60.0, metavar="SECONDS", help="by when (60)")
-
-
-COMMANDS = ("list", "load", "unload", "pin", "unpin", "prewarm")
