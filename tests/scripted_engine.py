@@ -253,6 +253,9 @@ class ProcessScript:
         if self.waiting.pop(request_id, None) is not None:
             self.aborted.append(request_id)
 
+    def warm_loads(self) -> None:
+        return None
+
     def prepare_adapter(self, name: str, path: str) -> AdapterInfo:
         if "slow" in path:
             time.sleep(0.3)

@@ -70,7 +70,10 @@ class ProcessEngine:
         *,
         engine: str = DEFAULT_ENGINE,
         on_progress: Callable[[Progress], None] | None = None,
+        will_load: bool = False,
     ) -> None:
+        """`will_load`: adapters will be loaded while it serves."""
+        self._will_load = will_load
         self._config = config
         self._engine = engine
         self._on_progress = on_progress
@@ -114,7 +117,7 @@ class ProcessEngine:
         self._ready = loop.create_future()
         transport, _ = await loop.create_unix_connection(lambda: _Wire(self), sock=ours)
         self._transport = transport
-        self._send(Start(self._config))
+        self._send(Start(self._config, self._will_load))
         try:
             self._model = await self._ready
         except BaseException:

@@ -34,6 +34,7 @@ from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import NotFound
+from lorad.lazy import torch
 from lorad.models.open import open_model
 from lorad.models.values import values
 from lorad.text.model import TextModel, load_text_model
@@ -98,6 +99,11 @@ class Engine:
         self.steps = 0
 
     # adapters
+
+    @staticmethod
+    def warm_loads() -> None:
+        """Imports torch, seconds that the first load would take else. Safe on any thread."""
+        torch.empty(0)
 
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
         """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""

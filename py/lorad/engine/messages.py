@@ -35,6 +35,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """The first message: load this model; answered by Progress, then Ready or Fatal."""
 
     config: EngineConfig
+    will_load: bool = False
+    """Adapters will be loaded while it serves: what that needs is got ready beside the first requests."""
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):

@@ -71,6 +71,9 @@ class Steppable(Protocol):
     def model_info(self) -> ModelInfo: ...
     def submit(self, request: Generate) -> None: ...
     def abort(self, request_id: int) -> None: ...
+    def warm_loads(self) -> None:
+        """What `prepare_adapter` would do at its first call only; runs where that runs."""
+
     def prepare_adapter(self, name: str, path: str) -> Any:
         """Reads and checks a folder; runs in another thread than all the rest."""
 
@@ -156,6 +159,10 @@ class Loop:
                 send(step)
             stuck = IDLE_SECONDS if engine.has_work() else None
             idle = 0.0 if step is not None else stuck
+
+    def warm(self) -> None:
+        """Begins to get ready what loads need, so that the first one doesn't wait for it."""
+        self._loader.submit(self._engine.warm_loads)
 
     def _handle(self, item: ToEngine | Prepared) -> None:
         match item:
@@ -285,6 +292,8 @@ def main(descriptor: int, engine_name: str) -> int:
         )
         send(Ready(engine.model_info))
         loop = Loop(engine, inbox, send)
+        if first.will_load:
+            loop.warm()
         for item in rest:
             loop._handle(item)
         # What exists now stays; the collector need not walk the model's objects again and again.

@@ -54,7 +54,8 @@ class Server:
         self._config = server_config
         self._on_adapter = on_adapter
         self._on_restored = on_restored
-        self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress)
+        self._loads = bool(server_config.control_key or server_config.adapter_registry)
+        self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=self._loads)
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
         self.address = ""
@@ -83,7 +84,7 @@ class Server:
             self.front = Front(
                 self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
             )
-            if self._config.control_key or self._config.adapter_registry:
+            if self._loads:
                 self.manager = await asyncio.to_thread(
                     make_manager, self.engine, registry, self.front.in_flight, self._config
                 )
