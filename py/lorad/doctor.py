@@ -12,19 +12,17 @@ from rich.table import Table
 
 from lorad import __version__, _core
 from lorad.models.files import data_folder
-from lorad.models.operators import ROWS, Operators, cpu_model, fastest, machine_name
-from lorad.worker.threads import thread_count
+from lorad.models.operators import ROWS, Operators, cpu_model, fastest
+from lorad.worker.threads import start_computing
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "gguf", "aiohttp", "msgspec")
 
 
 def report(operators: Operators) -> dict[str, Any]:
     """Everything that the command prints, as plain data."""
-    threads = thread_count(0)
-    _core.set_threads(threads)
+    threads = start_computing()
     features = dict(_core.cpu_features())
     level = features.pop("level")
-    measured = operators.known().get(machine_name(), {})
     return {
         "lorad": __version__,
         "python": sys.version.split()[0],
@@ -36,7 +34,7 @@ def report(operators: Operators) -> dict[str, Any]:
         "data_folder": str(data_folder()),
         "operators": {
             name: {"us": times, "chosen": list(fastest(times, one_copy=False).names)}
-            for name, times in measured.items()
+            for name, times in operators.known().items()
         },
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import errno
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
+from lorad.models.fields import shown
 from lorad.models.safetensors_file import Entry, read_header, view
+from lorad.named_file import is_folder, read_json
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 CONFIG_BYTES_MAX = 1 << 20
@@ -43,9 +45,9 @@ class AdapterFiles(NamedTuple):
 
 def read_adapter(path: str | Path) -> AdapterFiles:
     """Reads config and directory of the adapter in the folder `path`."""
+    if not (isinstance(path, str | Path) and is_folder(path)):
+        raise reject("adapter_missing", f"there is no folder {shown(str(path) if isinstance(path, Path) else path)}")
     folder = Path(path)
-    if not folder.is_dir():
-        raise reject("adapter_missing", f"there is no folder {str(path)!r}")
     if not (folder / CONFIG).is_file():
         raise reject("adapter_missing", f"the folder has no {CONFIG}{_other_format(folder)}")
     config = _json(folder, CONFIG, CONFIG_BYTES_MAX)
@@ -99,13 +101,9 @@ def _token_ids(folder: Path) -> tuple[int, ...]:
 
 def _json(folder: Path, name: str, bytes_max: int) -> Any:
     try:
-        with open(folder / name, "rb") as file:
-            content = file.read(bytes_max + 1)
+        return read_json(folder / name, bytes_max)
     except OSError as error:
-        raise reject("adapter_file", f"{name} can't be read: {error.strerror}") from None
-    if len(content) > bytes_max:
-        raise reject("adapter_config", f"{name} is longer than {bytes_max} bytes")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        code = "adapter_config" if error.errno == errno.EFBIG else "adapter_file"
+        raise reject(code, f"{name} can't be read: {error.strerror}") from None
+    except ValueError as error:
         raise reject("adapter_config", f"{name} isn't JSON: {error}") from None

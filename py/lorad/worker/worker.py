@@ -13,7 +13,6 @@ from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
 from lorad.errors import InvalidRequest
-from lorad.lazy import set_torch_threads
 from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.weights import Weights
@@ -21,7 +20,7 @@ from lorad.worker.lines import SamplingLines
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
-from lorad.worker.threads import thread_count
+from lorad.worker.threads import start_computing
 from lorad.worker.touch import TouchAhead
 
 SLOTS_MAX = 4096
@@ -58,9 +57,7 @@ class Worker:
         on_page_in: Callable[[], None] = lambda: None,
     ) -> None:
         model = weights.config
-        threads = thread_count(config.threads)
-        set_torch_threads(threads)
-        _core.set_threads(threads)
+        start_computing(config.threads)
         self.dtype = kv_element(config.dtype)
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
         self.pages = config.kv_cache_memory_bytes // self.geometry.page_bytes
