@@ -172,6 +172,22 @@ def test_half_of_a_surrogate_pair_is_no_text(engine: Engine) -> None:
     assert (refusal.value.code, refusal.value.param) == ("text_unicode", "prompt")
 
 
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ({}, "the context length"),
+        ({"max_model_len": 100}, "max_model_len"),
+        ({"max_model_len": 1024}, "the context length"),
+        ({"kv_cache_memory_bytes": 40_000}, "the page pool, kv_cache_memory_bytes"),
+    ],
+    ids=str,
+)
+def test_what_bounds_a_request_is_known_by_name(base: Path, options: dict[str, Any], limit: str) -> None:
+    engine = Engine(str(base), **{"dtype": "float32", "kv_cache_memory_bytes": 4 << 20} | options)
+    assert engine.model_info.context_limit == limit
+    engine.close()
+
+
 def test_a_closed_engine_refuses(engine: Engine, adapter: str) -> None:
     info = engine.load_adapter("cold", adapter)
     prepared = engine.prepare_adapter("more", adapter)

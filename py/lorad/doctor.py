@@ -17,6 +17,9 @@ from lorad.worker.threads import start_computing
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "gguf", "aiohttp", "msgspec")
 
+WIDTH = 120
+"""Columns that the tables need."""
+
 
 def report(operators: Operators) -> dict[str, Any]:
     """Everything that the command prints, as plain data."""
@@ -45,7 +48,8 @@ def doctor(*, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
         return 0
-    console = Console()
+    # In a file or a narrow terminal too, lines are as long as their numbers.
+    console = Console(width=max(Console().width, WIDTH))
     facts = Table(title=f"lorad {found['lorad']}", show_header=False)
     packages = ", ".join(f"{name} {number or 'missing'}" for name, number in found["packages"].items())
     facts.add_row("Python", found["python"])
@@ -55,9 +59,11 @@ def doctor(*, as_json: bool) -> int:
     facts.add_row("data folder", found["data_folder"])
     console.print(facts)
     if not found["operators"]:
-        console.print("No operators were timed here yet: a base of floats does that when it's first loaded.")
+        console.print(
+            "No operators were timed here yet. Where there are several, that's done when a base is first loaded."
+        )
         return 0
-    table = Table(title="products with weights of floats: µs (timed once for each shape; * is taken)")
+    table = Table(title="products with the weights that were timed here: µs (once for each shape; * is taken)")
     for heading in ("weight", "operator", *(f"{rows} rows" for rows in ROWS)):
         table.add_column(heading, justify="left" if heading in ("weight", "operator") else "right")
     for weight, entry in found["operators"].items():
@@ -69,6 +75,9 @@ def doctor(*, as_json: bool) -> int:
             last = index + 1 == len(entry["us"])
             table.add_row(weight if index == 0 else "", name, *cells, end_section=last)
     console.print(table)
+    console.print(
+        "Other weights are timed when a base that has them is first loaded; small ones take lorad's own operator."
+    )
     return 0
 
 

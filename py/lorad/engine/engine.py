@@ -365,6 +365,7 @@ class Engine:
             pages=self.worker.pages,
             page_tokens=geometry.page_tokens,
             page_bytes=geometry.page_bytes,
+            context_limit=self.worker.sequence_limit,
         )
 
     def stats(self) -> messages.Stats:

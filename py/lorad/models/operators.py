@@ -9,7 +9,7 @@ Quantised weights have one form and, on CPUs with tiles, two operators.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from lorad import __version__, _core
 from lorad.lazy import torch
 from lorad.models.files import data_folder
 from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Tiles, has_tiles, torch_has_bf16
+from lorad.models.products import MatrixKind
 from lorad.models.timings import Times, Timings
 
 ROWS = (1, 4, 16, 32, 64, 256)
@@ -53,30 +54,51 @@ OWN = Choice(("own",) * len(ROWS))
 class Operators:
     """The choices of an engine. `deterministic` and small weights take lorad's own operator, unseen."""
 
-    def __init__(self, *, deterministic: bool = False, one_copy: bool = False, file: Path | None = None) -> None:
-        self._deterministic, self._one_copy = deterministic, one_copy
+    def __init__(
+        self,
+        *,
+        deterministic: bool = False,
+        one_copy: bool = False,
+        file: Path | None = None,
+        on_measure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_measure` is called before each measurement, which takes a second or so."""
+        self._deterministic, self._one_copy, self._on_measure = deterministic, one_copy, on_measure
         self.timings = Timings(file or data_folder() / "operators.json", len(ROWS))
 
     def choose(self, element: str, rows: int, cols: int, *, fine: bool = False) -> Choice:
         """For a weight [rows, cols] of `element`: f32, f16, bf16 or one of QUANT_KINDS, these perhaps `fine`."""
-        if self._deterministic or rows * cols < SMALL or len(candidates(element)) == 1:
+        if not self._timed(element, rows, cols):
             return OWN
         times = self.times(element, rows, cols, fine=fine)
         return fastest(times, one_copy=self._one_copy)
 
     def times(self, element: str, rows: int, cols: int, *, fine: bool = False) -> Times:
         """µs of each operator for each of ROWS, measured now unless this machine has measured them before."""
-        name, machine = f"{element} {rows}x{cols}" + " fine" * fine, machine_name()
+        name, machine = _name(element, rows, cols, fine), machine_name()
         found = self.timings.find(machine, name, candidates(element))
         if found is None:
+            self._on_measure()
             found = measure(element, rows, cols, fine=fine)
             self.timings.add(machine, name, found)
         return found
+
+    def unknown(self, kinds: Iterable[MatrixKind]) -> int:
+        """How many of these will have to be measured."""
+        known = self.known()
+        return sum(self._timed(*kind[:3]) and _name(*kind) not in known for kind in kinds)
+
+    def _timed(self, element: str, rows: int, cols: int) -> bool:
+        return not self._deterministic and rows * cols >= SMALL and len(candidates(element)) > 1
 
     def known(self) -> dict[str, Times]:
         """What was measured on this machine and is used, by weight."""
         found = self.timings.of(machine_name())
         return {weight: times for weight, times in found.items() if times.keys() == {*candidates(weight.split(" ")[0])}}
+
+
+def _name(element: str, rows: int, cols: int, fine: bool) -> str:
+    return f"{element} {rows}x{cols}" + " fine" * fine
 
 
 def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
