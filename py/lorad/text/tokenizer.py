@@ -52,8 +52,7 @@ class Tokenizer:
                 text.encode()
             except UnicodeEncodeError as error:
                 raise InvalidRequest(
-                    f"prompt: half of a surrogate pair at character {error.start} isn't text, got "
-                    f"{text[error.start]!r}",
+                    f"prompt: half of a surrogate pair isn't text, got {text[error.start]!r}",
                     code="text_unicode",
                     param="prompt",
                 ) from None
