@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -155,6 +156,21 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, data: Path, monkeypatch
     with pytest.raises(LoradError, match="LORAD_DATA_DIR") as caught:
         base.embedded_base()
     assert caught.value.code == "base_write"
+
+
+def test_a_disk_that_is_full(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip only ends with a code: its words had no room either."""
+
+    class Room(NamedTuple):
+        free: int
+
+    for free, code in ((base.ROOM_BYTES - 1, "base_write"), (base.ROOM_BYTES, "base_download")):
+        monkeypatch.setattr(base.shutil, "disk_usage", lambda path, free=free: Room(free))
+        with pytest.raises(LoradError) as caught:
+            base.embedded_base()
+        assert caught.value.code == code
+        assert ("No space left on device" in caught.value.message) == (code == "base_write")
+    assert nothing_left(data)
 
 
 def test_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:

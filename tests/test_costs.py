@@ -57,7 +57,7 @@ def test_a_wrong_part_is_named_with_its_limit_and_value(
         ("[" * 60_000, "costs_file", "isn't JSON"),
         ("[1, 2]", "costs_file", "wants an object of parts and numbers, got [1, 2]"),
         ("{}", "costs_missing", "all parts are needed, step_ns, few_tokens, many_ns"),
-        (" " * (1 << 17), "costs_file", "at most 65536 bytes, got more"),
+        (" " * (1 << 17), "costs_file", "longer than 65536 bytes"),
     ],
 )
 def test_a_wrong_file_is_refused(text: str, code: str, said: str, tmp_path: Path) -> None:

@@ -301,6 +301,11 @@ def test_an_engine_records_what_it_did(tmp_path: Path) -> None:
     assert len(second.text) <= 1500
     with pytest.raises(InvalidRequest, match=r"trace_file: .*No such file"):
         Engine(base, trace_file=str(tmp_path / "none" / "engine.trace"), **options)
+    (tmp_path / "dead").symlink_to(tmp_path / "none")
+    for odd in (tmp_path, Path("/dev/null"), tmp_path / "dead"):
+        with pytest.raises(InvalidRequest, match=f"^trace_file: {odd}: it isn't a regular file$"):
+            Engine(base, trace_file=str(odd), **options)
+        assert not Path(f"{odd}.1").exists()
 
 
 def test_nothing_in_here_needs_torch() -> None:

@@ -76,11 +76,12 @@ def test_the_base_has_the_name_that_it_was_given(folder: Path) -> None:
     assert process.returncode == 0
     assert "mybase" in said and "the base, no adapter" in said and "does not exist" not in said, said
     assert "2 models in one batch: 128 tokens" in said
+    assert "curl" not in said, "the server has stopped"
 
 
 def test_ctrl_c_is_answered_and_drains(folder: Path) -> None:
     with demo(folder) as process:
-        read_until(process, "Ctrl-C stops")
+        assert "Try it yourself" in read_until(process, "Ctrl-C stops")
         process.send_signal(signal.SIGINT)
         assert "lorad: stopping; running requests have 20 s" in read_until(process, "stopping")
         assert process.wait(20) == 0

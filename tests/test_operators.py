@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,12 @@ from lorad.models.linear import Chosen, DenseEmbedding
 from lorad.models.operators import OWN, ROWS, SMALL, Choice, Operators, candidates, fastest, machine_name
 
 BIG = (512, SMALL // 512)
+
+
+def times_of(element: str, **others: list[float]) -> dict[str, list[float]]:
+    """Times of every operator for such weights: lorad's own is the fastest, but for `others`."""
+    slow = {name: others.get(name, [9.0] * len(ROWS)) for name in candidates(element)}
+    return slow | {"own": [2.0] * len(ROWS)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -96,7 +104,7 @@ def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     def measure(element: str, rows: int, cols: int, *, fine: bool) -> dict[str, list[float]]:
         asked.append((element, rows, cols, fine))
-        return {"own": [2.0] * len(ROWS), "torch_f32": [3.0, 3.0, 3.0, 3.0, 1.0, 1.0]}
+        return times_of(element, torch_f32=[3.0, 3.0, 3.0, 3.0, 1.0, 1.0], tiles=[3.0, 3.0, 3.0, 3.0, 1.0, 1.0])
 
     monkeypatch.setattr(operators, "measure", measure)
     file = tmp_path / "deep" / "operators.json"
@@ -104,7 +112,7 @@ def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert Operators(file=file).choose("bf16", *BIG) == mixed
     assert Operators(file=file).choose("bf16", *BIG) == mixed
     assert asked == [("bf16", *BIG, False)]
-    assert list(Operators(file=file).known()) == [machine_name()]
+    assert list(json.loads(file.read_text())) == [machine_name()]
     assert len(Operators(file=file, one_copy=True).choose("bf16", *BIG).forms) == 1
     # neither a small weight nor the deterministic mode looks at a clock
     assert Operators(file=file).choose("f16", 8, 8) == OWN
@@ -112,26 +120,104 @@ def test_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(asked) == 1
     # the same weight by twice the work is another one
     monkeypatch.setattr(operators, "has_tiles", lambda: True)
-    assert Operators(file=file).choose("Q4_0", *BIG, fine=True) == mixed
+    assert Operators(file=file).choose("Q4_0", *BIG, fine=True).names == ("own",) * 4 + ("tiles",) * 2
     assert asked[1:] == [("Q4_0", *BIG, True)]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}x", '{"a": 3}', '{"a": {"b": {"own": [1.0]}}}', '{"a": {"b": {"magic": [1.0, 1.0, 1.0, 1.0, 1.0]}}}'],
+    [
+        "",
+        "[]",
+        "null",
+        "{}x",
+        '{"a": 3}',
+        '{"a": {"b": 3}}',
+        '{"a": {"b": {"own": [1.0]}}}',
+        "[" * 200_000,
+        "{" * 9,
+        b"\xff",
+    ],
+    ids=lambda text: str(text[:20]),
 )
-def test_a_file_that_isnt_ours_is_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: {"own": [1.0] * len(ROWS)})
+def test_a_file_that_isnt_ours_is_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes
+) -> None:
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: times_of(element))
     file = tmp_path / "operators.json"
-    file.write_text(text)
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
     assert Operators(file=file).choose("f32", *BIG) == OWN
     assert machine_name() in json.loads(file.read_text())
 
 
-def test_a_folder_that_cant_be_written_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: {"own": [1.0] * len(ROWS)})
-    (tmp_path / "file").write_text("")
-    assert Operators(file=tmp_path / "file" / "operators.json").choose("f32", *BIG) == OWN
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"own": [0.0] * 6, "torch_f32": [0.0] * 6},
+        {"own": [float("nan")] * 6, "torch_f32": [1.0] * 6},
+        {"own": [5.0] * 6, "torch_f32": [-1.0] * 6},
+        {"own": [5.0] * 6, "torch_f32": [float("inf")] * 6},
+        {"own": [1e308] * 6, "torch_f32": [1.0] * 6},
+        {"own": [5] * 6, "torch_f32": [1] * 6},
+        {"own": [5.0] * 6, "torch_f32": [1.0] * 3},
+        {"own": [5.0] * 6, "torch_f32": "1.0"},
+        {"own": [5.0] * 6, "torch_f32": [1.0] * 6, "tiles": [0.1] * 6},
+        {"own": [5.0] * 6, "magic": [1.0] * 6},
+        {"torch_f32": [1.0] * 6},
+        {},
+    ],
+    ids=str,
+)
+def test_times_that_arent_in_order_are_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: dict[str, Any]
+) -> None:
+    """And nothing else in the file is."""
+    asked = []
+
+    def measure(element: str, rows: int, cols: int, *, fine: bool) -> dict[str, list[float]]:
+        asked.append((rows, cols))
+        return times_of(element)
+
+    monkeypatch.setattr(operators, "measure", measure)
+    file, rows, cols = tmp_path / "operators.json", 1024, 512
+    good = times_of("f32", torch_f32=[1.0] * len(ROWS))
+    here = {f"f32 {rows}x{cols}": times, f"f32 {cols}x{rows}": good}
+    kept = {"another machine": {"f32 1x1": good}, machine_name(): here}
+    file.write_text(json.dumps(kept))
+    assert report(Operators(file=file))["operators"].keys() == {f"f32 {cols}x{rows}"}
+    assert Operators(file=file).choose("f32", rows, cols) == OWN
+    assert Operators(file=file).choose("f32", cols, rows) == Choice(("torch_f32",) * len(ROWS))
+    assert asked == [(rows, cols)]
+    here[f"f32 {rows}x{cols}"] = times_of("f32")
+    assert json.loads(file.read_text()) == kept
+
+
+def a_file(path: Path) -> None:
+    path.parent.write_text("")
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir(parents=True)
+    (path / "something").touch()
+
+
+@pytest.mark.parametrize("make", [a_file, a_folder])
+def test_a_folder_that_cant_be_written_costs_one_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+) -> None:
+    asked = []
+
+    def measure(element: str, rows: int, cols: int, *, fine: bool) -> dict[str, list[float]]:
+        asked.append((rows, cols))
+        return times_of(element)
+
+    monkeypatch.setattr(operators, "measure", measure)
+    file = tmp_path / "data" / "operators.json"
+    make(file)
+    for _ in range(3):
+        assert Operators(file=file).choose("f32", *BIG) == OWN
+    assert asked == [BIG] and list(Operators(file=file).known()) == [f"f32 {BIG[0]}x{BIG[1]}"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in (["data"], ["something"]), "nothing is left"
 
 
 def test_every_operator_is_timed_with_every_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +266,7 @@ def test_an_embedding_gives_its_rows_exactly(dtype: torch.dtype) -> None:
 
 
 def test_doctor_reports_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: {"own": [1.0] * len(ROWS)})
+    monkeypatch.setattr(operators, "measure", lambda element, rows, cols, *, fine: times_of(element))
     known = Operators(file=tmp_path / "operators.json")
     assert report(known)["operators"] == {}
     known.choose("f32", *BIG)

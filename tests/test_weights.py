@@ -231,7 +231,7 @@ def refused(path: Path, code: str, *texts: str) -> None:
         ({"llama.rope.dimension_count": 8}, "model_feature", "dimension_count"),
         ({"llama.rope.scaling.type": "yarn"}, "model_feature", "yarn"),
         ({"llama.rope.freq_base": -1.0}, "model_config", "rope_theta"),
-        ({"llama.rope.freq_base": float("nan")}, "model_config", "rope_theta"),
+        ({"llama.rope.freq_base": float("nan")}, "model_config", "rope.freq_base"),
         ({"llama.attention.layer_norm_rms_epsilon": None}, "model_config", "epsilon"),
         ({"llama.expert_count": 8}, "model_feature", "expert_count"),
         ({"llama.attention.sliding_window": 256}, "model_feature", "sliding_window"),

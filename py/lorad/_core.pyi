@@ -393,6 +393,8 @@ class QuantMatrix:
     def dequantize(self, out: NDArray[float32]) -> None: ...  # [rows, cols]
     def dequantize_rows(self, out: NDArray[float32], ids: NDArray[int32]) -> None: ...  # [n, cols]
 
+BEST_MAX: int  # best tokens that can be asked for beside the chosen one
+
 def sample(
     tokens: NDArray[int32],  # [R] out; -1 where the row holds a NaN
     logprobs: NDArray[float32] | None,  # [R] out, of the unscaled log-softmax; None: not computed
@@ -403,7 +405,7 @@ def sample(
     min_p: NDArray[float32],  # [R]; 0: off
     seed: NDArray[uint64],  # [R]
     counter: NDArray[uint32] | NDArray[int32],  # [R] position of the new token
-    best_tokens: NDArray[int32] | None = None,  # [R, N] out, N <= 20
+    best_tokens: NDArray[int32] | None = None,  # [R, N] out, N <= BEST_MAX
     best_logprobs: NDArray[float32] | None = None,  # [R, N] out
 ) -> None: ...
 def set_threads(threads: int) -> None: ...

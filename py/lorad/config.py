@@ -17,6 +17,7 @@ from lorad.errors import InvalidRequest
 
 Config = TypeVar("Config")
 YEAR_SECONDS = 365 * 86400
+THREADS_MAX = 1024
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -101,7 +102,9 @@ class EngineConfig:
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )
     trace_bytes_max: int = option(1 << 30, "end of a trace file; the engine goes on without", low=1)
-    threads: int = option(0, "compute threads; 0: OMP_NUM_THREADS or the cores of this process", low=0, high=1024)
+    threads: int = option(
+        0, "compute threads; 0: OMP_NUM_THREADS or the cores of this process", low=0, high=THREADS_MAX
+    )
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,20 @@ from rich.table import Table
 
 from lorad import __version__, _core
 from lorad.models.files import data_folder
-from lorad.models.operators import ROWS, Operators, cpu_model, fastest, machine_name
-from lorad.worker.threads import thread_count
+from lorad.models.operators import ROWS, Operators, cpu_model, fastest
+from lorad.worker.threads import start_computing
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "gguf", "aiohttp", "msgspec")
+
+WIDTH = 120
+"""Columns that the tables need."""
 
 
 def report(operators: Operators) -> dict[str, Any]:
     """Everything that the command prints, as plain data."""
-    threads = thread_count(0)
-    _core.set_threads(threads)
+    threads = start_computing()
     features = dict(_core.cpu_features())
     level = features.pop("level")
-    measured = operators.known().get(machine_name(), {})
     return {
         "lorad": __version__,
         "python": sys.version.split()[0],
@@ -36,7 +37,7 @@ def report(operators: Operators) -> dict[str, Any]:
         "data_folder": str(data_folder()),
         "operators": {
             name: {"us": times, "chosen": list(fastest(times, one_copy=False).names)}
-            for name, times in measured.items()
+            for name, times in operators.known().items()
         },
     }
 
@@ -47,7 +48,8 @@ def doctor(*, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(found, indent=1) + "\n")
         return 0
-    console = Console()
+    # In a file or a narrow terminal too, lines are as long as their numbers.
+    console = Console(width=max(Console().width, WIDTH))
     facts = Table(title=f"lorad {found['lorad']}", show_header=False)
     packages = ", ".join(f"{name} {number or 'missing'}" for name, number in found["packages"].items())
     facts.add_row("Python", found["python"])
@@ -57,9 +59,11 @@ def doctor(*, as_json: bool) -> int:
     facts.add_row("data folder", found["data_folder"])
     console.print(facts)
     if not found["operators"]:
-        console.print("No operators were timed here yet: a base of floats does that when it's first loaded.")
+        console.print(
+            "No operators were timed here yet. Where there are several, that's done when a base is first loaded."
+        )
         return 0
-    table = Table(title="products with weights of floats: µs (timed once for each shape; * is taken)")
+    table = Table(title="products with the weights that were timed here: µs (once for each shape; * is taken)")
     for heading in ("weight", "operator", *(f"{rows} rows" for rows in ROWS)):
         table.add_column(heading, justify="left" if heading in ("weight", "operator") else "right")
     for weight, entry in found["operators"].items():
@@ -71,6 +75,9 @@ def doctor(*, as_json: bool) -> int:
             last = index + 1 == len(entry["us"])
             table.add_row(weight if index == 0 else "", name, *cells, end_section=last)
     console.print(table)
+    console.print(
+        "Other weights are timed when a base that has them is first loaded; small ones take lorad's own operator."
+    )
     return 0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
+from lorad.named_file import is_folder
 
 
 def write_bytes(path: Path, content: bytes, param: str) -> None:
@@ -17,5 +19,5 @@ def write_bytes(path: Path, content: bytes, param: str) -> None:
 
 def check_folder(path: Path, param: str) -> None:
     """Refuses a file in a folder that isn't there, before a command works for what it couldn't write."""
-    if not path.parent.is_dir():
-        raise InvalidRequest(f"{param}: {path}: there is no such folder", code="file_write", param=param)
+    if not is_folder(path.parent):
+        raise InvalidRequest(f"{param}: {shown(str(path))}: there is no such folder", code="file_write", param=param)

@@ -6,13 +6,14 @@ A reader for each format (`peft_files`, `gguf_files`, `mlx_files`) gives one; al
 
 from __future__ import annotations
 
-import json
+import errno
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from lorad import named_file
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
 from lorad.models.safetensors_file import Entry
@@ -61,13 +62,9 @@ class AdapterFiles:
 def read_json(folder: Path, name: str, bytes_max: int = CONFIG_BYTES_MAX) -> Any:
     """A JSON file of the folder."""
     try:
-        with open(folder / name, "rb") as file:
-            content = file.read(bytes_max + 1)
+        return named_file.read_json(folder / name, bytes_max)
     except OSError as error:
-        raise reject("adapter_file", f"{name} can't be read: {error.strerror}") from None
-    if len(content) > bytes_max:
-        raise reject("adapter_config", f"{name} is longer than {bytes_max} bytes")
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
+        code = "adapter_config" if error.errno == errno.EFBIG else "adapter_file"
+        raise reject(code, f"{name} can't be read: {error.strerror}") from None
+    except ValueError as error:
         raise reject("adapter_config", f"{name} isn't JSON: {error}") from None

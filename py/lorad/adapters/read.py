@@ -12,6 +12,8 @@ from lorad.adapters.peft_files import read_peft
 from lorad.adapters.reject import reject
 from lorad.adapters.shards import TENSORS
 from lorad.models.config import ModelConfig
+from lorad.models.fields import shown
+from lorad.named_file import is_file, is_folder
 
 __all__ = ["AdapterFiles", "read_adapter"]
 
@@ -21,13 +23,15 @@ def read_adapter(path: str | Path, base: ModelConfig | None = None) -> AdapterFi
 
     `base` is what the adapter is for. Without one, what only a base can tell isn't done: see the readers.
     """
+    if not isinstance(path, str | Path):
+        raise reject("adapter_missing", f"there is no folder {shown(path)}")
     folder = Path(path)
-    if folder.suffix == ".gguf" and folder.is_file():
+    if folder.suffix == ".gguf" and is_file(folder):
         return read_gguf(folder, base)
-    if folder.is_file():
+    if is_file(folder):
         raise reject("adapter_missing", f"{folder.name} is neither a folder nor a .gguf file{_hint(folder)}")
-    if not folder.is_dir():
-        raise reject("adapter_missing", f"there is no folder {str(path)!r}")
+    if not is_folder(folder):
+        raise reject("adapter_missing", f"there is no folder {shown(str(path))}")
     config = read_json(folder, CONFIG) if (folder / CONFIG).is_file() else None
     if config is not None and not isinstance(config, dict):
         raise reject("adapter_config", f"{CONFIG} isn't an object")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from lorad.adapters.name import NAME_LENGTH_MAX
 from lorad.control.operation import Operation, Operations
 from lorad.control.rates import Rate
 from lorad.control.record import Record
@@ -21,7 +22,7 @@ from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterInfo
 from lorad.errors import Conflict, EngineFailure, InvalidRequest, LoradError, NotFound, Unavailable
 from lorad.server.in_flight import InFlight
-from lorad.server.registry import NAME_LENGTH_MAX, Registry
+from lorad.server.registry import Registry
 from lorad.sources.cache import AdapterCache, Entry
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.source import parse_source

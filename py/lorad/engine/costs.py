@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from lorad import _core
 from lorad.errors import InvalidRequest
+from lorad.named_file import expanded, read_json
 
 BYTES_MAX = 1 << 16
 VALUE_MAX = 10**12
@@ -18,19 +16,13 @@ VALUE_MAX = 10**12
 def read_costs(path: str) -> dict[str, int]:
     """The parts of the cost model by name. A refusal names the part, the limit and the value."""
     try:
-        with Path(path).expanduser().open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # a ValueError: of a name with a NUL
-        said = getattr(error, "strerror", None) or error
-        raise _refused("costs_file", f"{path!r} can't be read: {said}") from None
-    if len(data) > BYTES_MAX:
-        raise _refused("costs_file", f"{path!r}: at most {BYTES_MAX} bytes, got more")
-    try:
-        found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _refused("costs_file", f"{path!r} isn't JSON: {error}") from None
+        found = read_json(expanded(path), BYTES_MAX)
+    except OSError as error:
+        raise _refused("costs_file", f"{_shown(path)} can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise _refused("costs_file", f"{_shown(path)} isn't JSON: {error}") from None
     if not isinstance(found, dict):
-        raise _refused("costs_file", f"{path!r}: wants an object of parts and numbers, got {_shown(found)}")
+        raise _refused("costs_file", f"{_shown(path)}: wants an object of parts and numbers, got {_shown(found)}")
     return check_costs(found)
 
 

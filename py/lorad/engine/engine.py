@@ -24,17 +24,19 @@ from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter as read_adapter
+from lorad.adapters.name import check_name
 from lorad.adapters.parity import check_parity
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
-from lorad.engine.asked import check_sampling, token_ids
+from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.costs import read_costs
 from lorad.engine.generations import Generations
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
-from lorad.errors import NotFound
+from lorad.errors import InvalidRequest, NotFound, Unavailable
 from lorad.lazy import torch
+from lorad.models.fields import shown
 from lorad.models.open import open_model
 from lorad.models.values import values
 from lorad.text.model import TextModel, load_text_model
@@ -95,6 +97,7 @@ class Engine:
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
+        self._closed = False
         self._text_model: TextModel | None = None
         self.steps = 0
 
@@ -107,6 +110,7 @@ class Engine:
 
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
         """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""
+        self._check_open()
         checked = read_adapter(
             name,
             path,
@@ -122,6 +126,7 @@ class Engine:
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
         """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
         once. Each registration wants a `release_adapter`."""
+        self._check_open()
         checked, image = prepared.checked, prepared.image
         held = self._generations.find(checked.generation)
         if held is None:
@@ -159,6 +164,7 @@ class Engine:
 
     def pin_adapter(self, generation: str, pinned: bool) -> None:
         """Keeps a generation in pages, for one of its registrations; it's unpinned when the last one gives that up."""
+        self._check_open()
         held = self._generations.get(generation)
         pins = max(held.pins + (1 if pinned else -1), 0)
         if (pins > 0) != (held.pins > 0):
@@ -168,13 +174,14 @@ class Engine:
 
     def prewarm_adapter(self, generation: str) -> None:
         """Pages a generation in as soon as there is room that nobody uses."""
+        self._check_open()
         with refusals():
             self.core.prewarm(self.now(), self._generations.get(generation).adapter)
 
     def load_adapter(self, name: str, path: str) -> messages.AdapterInfo:
         """Reads, checks and registers an adapter folder under `name`, which means it from now on; requests on what it
         meant before go on."""
-        info = self.register_adapter(self.prepare_adapter(name, path))
+        info = self.register_adapter(self.prepare_adapter(check_name(name), path))
         before = self._names.get(name)
         self._names[name] = info
         if before is not None:
@@ -187,26 +194,30 @@ class Engine:
         del self._names[name]
 
     def _named(self, name: str) -> messages.AdapterInfo:
+        if not isinstance(name, str):
+            raise InvalidRequest(f"model: a name, got {shown(name)}", code="field_type", param="model")
         if name not in self._names:
-            raise NotFound(f"model {name!r} isn't loaded", code="model_not_found", param="model")
+            raise NotFound(f"model {shown(name)} isn't loaded", code="model_not_found", param="model")
         return self._names[name]
 
     # requests
 
     def submit(self, request: messages.Generate) -> None:
         """Queues a request; a refusal names what is wrong and changes nothing."""
+        self._check_open()
         adapter = self._generations.get(request.generation).adapter if request.generation else None
-        sampling = check_sampling(request.sampling)
+        vocab = self.weights.config.vocab
+        sampling = check_sampling(request.sampling, vocab)
         with self._traced(), refusals():
             self.core.add(
                 self.now(),
-                request.id,
+                request_number(request.id),
                 adapter,
-                token_ids(request.prompt, self.weights.config.vocab),
+                token_ids(request.prompt, vocab),
                 sampling.max_tokens,
                 list(sampling.stop_token_ids),
-                tenant=request.tenant,
-                after=request.after,
+                tenant=request_number(request.tenant, "tenant", U32_MAX),
+                after=None if request.after is None else request_number(request.after, "after"),
             )
         self._sampling[request.id] = sampling
 
@@ -216,11 +227,12 @@ class Engine:
         `sampling`: fields of `messages.Sampling`; greedy unless a temperature is given. Ends at an end-of-text token
         unless `stop_token_ids` says otherwise.
         """
-        generation = self._named(model).generation if model else ""
+        self._check_open()
+        generation = "" if model == "" else self._named(model).generation
         if isinstance(prompt, str):
             ids = self.text_model.chat([{"role": "user", "content": prompt}])
         else:
-            ids = list(prompt)
+            ids = token_ids(prompt, self.weights.config.vocab).tolist()
         sampling.setdefault("temperature", 0.0)
         sampling.setdefault("stop_token_ids", tuple(self.weights.config.eos_ids))
         request = Request(self._next_request, model, ids, self)
@@ -238,7 +250,7 @@ class Engine:
 
     def abort(self, request: int) -> None:
         """Ends a request wherever it is; unknown and ended ones are fine."""
-        self.core.abort(self.now(), request)
+        self.core.abort(self.now(), request_number(request))
 
     # stepping
 
@@ -248,6 +260,7 @@ class Engine:
 
     def step(self) -> messages.Step | None:
         """Plans, computes and commits one step. None: nothing can run (see `blocking`)."""
+        self._check_open()
         with self._traced():
             return self._step()
 
@@ -336,6 +349,10 @@ class Engine:
             request, "error", messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
         )
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the engine is closed", code="engine_closed")
+
     # looking
 
     @staticmethod
@@ -365,6 +382,7 @@ class Engine:
             pages=self.worker.pages,
             page_tokens=geometry.page_tokens,
             page_bytes=geometry.page_bytes,
+            context_limit=self.worker.sequence_limit,
         )
 
     def stats(self) -> messages.Stats:
@@ -394,7 +412,7 @@ class Engine:
 
     def explain(self, request: int) -> dict[str, Any] | None:
         """Why a request that lives, or one of the last 1024 that ended, took so long; times in µs of `now`."""
-        return self.core.explain(request)
+        return self.core.explain(request_number(request))
 
     def plan_text(self) -> str:
         """The last plan, a line for each row."""
@@ -405,7 +423,8 @@ class Engine:
         return self.core.dump()
 
     def close(self) -> None:
-        """Ends the worker's threads. The engine can't be used afterwards."""
+        """Ends the worker's threads. Whatever would need them is refused afterwards; what is there can be looked at."""
+        self._closed = True
         if self._trace is not None:
             self._trace.write(self.core.take_trace())
             self._trace.close()

@@ -121,6 +121,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     pages: int
     page_tokens: int
     page_bytes: int
+    context_limit: str = "the context length"
+    """What `context_length` follows from."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

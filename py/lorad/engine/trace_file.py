@@ -6,6 +6,8 @@ import os
 from typing import TextIO
 
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
+from lorad.named_file import is_file
 
 
 class TraceFile:
@@ -20,12 +22,12 @@ class TraceFile:
                 handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 break
             except FileExistsError:
+                if not is_file(self.path):
+                    raise _refused(f"{self.path}: it isn't a regular file") from None
                 count += 1
                 self.path = f"{path}.{count}"
             except OSError as error:
-                raise InvalidRequest(
-                    f"trace_file: {self.path}: {error.strerror}", code="option_form", param="trace_file"
-                ) from error
+                raise _refused(f"{shown(self.path)}: {error.strerror}") from error
         self._file: TextIO = os.fdopen(handle, "w", encoding="utf-8")
 
     def write(self, lines: str) -> None:
@@ -37,3 +39,7 @@ class TraceFile:
     def close(self) -> None:
         """Ends the file."""
         self._file.close()
+
+
+def _refused(what: str) -> InvalidRequest:
+    return InvalidRequest(f"trace_file: {what}", code="option_form", param="trace_file")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from lorad.errors import ModelRejected
+from lorad.models.fields import positive
 from lorad.models.rope import RopeScaling
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma3")
@@ -100,8 +101,8 @@ class ModelConfig:
             raise ModelRejected(f"head_dim {self.head_dim} is odd: rotary embedding needs pairs", code="model_config")
         for field in ("norm_eps", "rope_theta", "local_rope_theta", "embed_scale", "query_scalar"):
             value = getattr(self, field)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ModelRejected(f"the model's {field} is {value}", code="model_config")
+            if value is not None:
+                positive(value, f"the model's {field}")
         for token in (*self.bos_ids, *self.eos_ids):
             if not 0 <= token < self.vocab:
                 raise ModelRejected(

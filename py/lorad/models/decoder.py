@@ -22,6 +22,7 @@ from lorad import _core
 from lorad.models.forms import F32, Linear
 from lorad.models.linear import make_embedding, make_linear
 from lorad.models.operators import Operators
+from lorad.models.products import Stack, layer_stacks
 from lorad.models.rope import RopeScaling, rope_frequencies
 from lorad.models.weights import Weights
 from lorad.worker.ops import HeadNorms, Ops, StepArrays
@@ -64,10 +65,10 @@ class Decoder:
         self.q_width = config.heads * config.head_dim
         self.kv_width = config.kv_heads * config.head_dim
 
-        def linear(*names: str, fine: bool = False) -> Linear:
-            biases = [weights.tensor(f"{name}.bias") for name in names if f"{name}.bias" in shapes]
-            parts = [weights.tensor(name) for name in names]
-            return make_linear(parts, biases, operators, dequantize=dequantize, fine=fine)
+        def linear(stack: Stack) -> Linear:
+            biases = [weights.tensor(f"{name}.bias") for name in stack.names if f"{name}.bias" in shapes]
+            parts = [weights.tensor(name) for name in stack.names]
+            return make_linear(parts, biases, operators, dequantize=dequantize, fine=stack.fine)
 
         def norm(name: str) -> F32:
             return weights.tensor(name).values() + np.float32(config.norm_offset)
@@ -84,22 +85,21 @@ class Decoder:
             at = f"layers.{index}"
             window = config.window(index)
             cos, sin = everywhere if window is None else local
+            qkv, o, gate_up, down = layer_stacks(index)
             return Layer(
                 input_norm=norm(f"{at}.input_norm"),
-                # A few channels of attention's input are by far larger than the others: with 8 bits for a block of 32,
-                # what stands beside them would be lost.
-                qkv=linear(f"{at}.q_proj", f"{at}.k_proj", f"{at}.v_proj", fine=True),
+                qkv=linear(qkv),
                 head_norms=HeadNorms(norm(f"{at}.q_norm"), norm(f"{at}.k_norm"), config.norm_eps)
                 if config.head_norms
                 else None,
                 cos=cos,
                 sin=sin,
                 window=window,
-                o=linear(f"{at}.o_proj"),
+                o=linear(o),
                 attention_out_norm=norm_if(f"{at}.attention_out_norm"),
                 post_norm=norm(f"{at}.post_norm"),
-                gate_up=linear(f"{at}.gate_proj", f"{at}.up_proj"),
-                down=linear(f"{at}.down_proj"),
+                gate_up=linear(gate_up),
+                down=linear(down),
                 mlp_out_norm=norm_if(f"{at}.mlp_out_norm"),
             )
 
@@ -108,7 +108,7 @@ class Decoder:
         )
         self.layers = [layer(index) for index in range(config.layers)]
         self.norm = norm("norm")
-        self.head = self.embed.as_linear() if config.tie_embeddings else linear("head")
+        self.head = self.embed.as_linear() if config.tie_embeddings else linear(Stack(("head",)))
 
         def activation(rows: int, width: int) -> F32:
             return np.zeros((rows, width), dtype=np.float32)

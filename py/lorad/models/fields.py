@@ -8,8 +8,20 @@ from typing import Any
 
 from lorad.errors import ModelRejected
 
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = 80
+
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python writes no more than 4300 digits
+            return f"a whole number of {x.bit_length()} bits"
+
+
+_SHORT = _Short()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+NUMBER_MIN, NUMBER_MAX = 1e-20, 1e20
+"""Far beyond what real models have."""
 
 
 class Integers:
@@ -29,7 +41,7 @@ class Integers:
 
 
 def shown(value: Any) -> str:
-    """`repr`, cut: a damaged file may have megabytes where a name was meant."""
+    """`repr`, cut: a damaged file or a careless caller may have megabytes where a name was meant."""
     return _SHORT.repr(value)
 
 
@@ -41,10 +53,28 @@ def integer(value: Any, what: str) -> int:
 
 
 def number(value: Any, what: str) -> float:
-    """`value` if it is a number."""
+    """`value` if it is a number from 1e-20 to 1e20, or 0: all are used in f32, which over- or underflows beyond."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refusal(value, what, "a number")
+    if value != 0 and not NUMBER_MIN <= abs(value) <= NUMBER_MAX:
+        raise _refusal(value, what, f"a number from {NUMBER_MIN:g} to {NUMBER_MAX:g}")
     return float(value)
+
+
+def positive(value: Any, what: str) -> float:
+    """`value` if it is such a number and above 0."""
+    if (found := number(value, what)) <= 0:
+        raise _refusal(value, what, f"a number from {NUMBER_MIN:g} to {NUMBER_MAX:g}")
+    return found
+
+
+def mapping(value: Any, what: str) -> Mapping[str, Any]:
+    """`value` if it is an object; nothing for null."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _refusal(value, what, "an object")
+    return value
 
 
 def text(value: Any, what: str) -> str:

@@ -9,15 +9,28 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
+from lorad.named_file import expanded, read_json
+
 CHUNK_BYTES = 1 << 22
+ENTRY_BYTES_MAX = 1 << 16
 
 
 def data_folder() -> Path:
     """Where lorad keeps what it fetched and computed: LORAD_DATA_DIR, else `lorad` in the XDG data home."""
-    if given := os.environ.get("LORAD_DATA_DIR"):
-        return Path(given).expanduser()
-    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(home).expanduser() / "lorad"
+    variable, given = "LORAD_DATA_DIR", os.environ.get("LORAD_DATA_DIR")
+    if not given:
+        variable, given = "XDG_DATA_HOME", (os.environ.get("XDG_DATA_HOME") or "~/.local/share") + "/lorad"
+    folder = expanded(given)
+    if str(folder).startswith("~"):
+        # Not a folder of that name wherever one happens to be.
+        raise InvalidRequest(
+            f"{variable}: there is no home for {shown(given)}; set LORAD_DATA_DIR to a folder",
+            code="data_folder",
+            param="LORAD_DATA_DIR",
+        )
+    return folder
 
 
 def hash_file(path: Path, on_progress: Callable[[int, int], None] = lambda done, total: None) -> str:
@@ -47,7 +60,7 @@ def file_digest(path: Path, on_progress: Callable[[int, int], None] = lambda don
 
 def _known_digest(path: Path) -> str | None:
     try:
-        entry = json.loads(_entry(path).read_text())
+        entry = read_json(_entry(path), ENTRY_BYTES_MAX)
     except (OSError, ValueError):
         return None
     if isinstance(entry, dict) and entry.get("stamp") == _stamp(path) and entry.get("path") == str(path):

@@ -39,11 +39,17 @@ def config_from_gguf(metadata: Mapping[str, Any], *, tied: bool, name: str) -> M
         )
     keys, ggml = everything.within(f"{architecture}."), everything.within("tokenizer.ggml.")
     heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
-    head_dim = keys.integer("attention.key_length", hidden // heads if heads > 0 else 0)
-    for key, plain in (("attention.value_length", head_dim), ("rope.dimension_count", head_dim), ("expert_count", 0)):
-        value = keys.integer(key, plain)
-        if value != plain:
-            raise ModelRejected(f"GGUF: {architecture}.{key} = {value} isn't supported", code="model_feature")
+    head_dim, source = _head_dim(keys, architecture)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        value = keys.integer(key, head_dim)
+        if value != head_dim:
+            # Either may be wrong: both are named.
+            raise ModelRejected(
+                f"GGUF: {architecture}.{key} = {value} beside heads of {head_dim} ({source}) isn't supported",
+                code="model_feature",
+            )
+    if (experts := keys.integer("expert_count", 0)) != 0:
+        raise ModelRejected(f"GGUF: {architecture}.expert_count = {experts} isn't supported", code="model_feature")
     # Only Gemma's converter writes a window: Mistral's and Qwen's drop it, so there it has no known meaning.
     for key in _UNKNOWN if architecture == "gemma3" else (*_UNKNOWN, _WINDOW, _PERIOD):
         if keys.says(key):
@@ -71,6 +77,17 @@ def config_from_gguf(metadata: Mapping[str, Any], *, tied: bool, name: str) -> M
         name=everything.text("general.name", "") or name,
         **FAMILIES[architecture](keys),
     )
+
+
+def _head_dim(keys: Keys, architecture: str) -> tuple[int, str]:
+    """The width of a head, and which keys say so."""
+    if keys.has("attention.key_length"):
+        return keys.integer("attention.key_length"), f"{architecture}.attention.key_length"
+    heads, hidden = keys.integer("attention.head_count"), keys.integer("embedding_length")
+    source = f"{architecture}.embedding_length = {hidden} over {architecture}.attention.head_count = {heads}"
+    if heads < 1 or hidden < 1 or hidden % heads:
+        raise ModelRejected(f"GGUF: {source} is no whole width of a head", code="model_config")
+    return hidden // heads, source
 
 
 def _gemma3(keys: Keys) -> dict[str, Any]:

@@ -7,7 +7,6 @@ The other families' rows are in Hugging Face's order.
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
 from lorad.models.config import BIASED, ModelConfig
+from lorad.models.fields import NUMBER_MAX, NUMBER_MIN
 from lorad.models.files import file_digest
 from lorad.models.gguf_config import config_from_gguf
 from lorad.models.gguf_header import TensorInfo, read_header
@@ -125,7 +125,7 @@ def _unpermuted(tensor: RawTensor, heads: int) -> RawTensor:
 
 def _with_factors(config: ModelConfig, tensor: RawTensor) -> ModelConfig:
     factors = tensor.dequantize().reshape(-1).tolist()
-    if len(factors) != config.head_dim // 2 or not all(math.isfinite(factor) and factor > 0 for factor in factors):
+    if len(factors) != config.head_dim // 2 or not all(NUMBER_MIN <= factor <= NUMBER_MAX for factor in factors):
         raise ModelRejected(
             f"{_ROPE_FACTORS} wants {config.head_dim // 2} positive factors, has {len(factors)}", code="model_shape"
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lorad.errors import ModelRejected
 from lorad.models.config import ModelConfig, layer_range
-from lorad.models.fields import Integers, number, token_ids
+from lorad.models.fields import Integers, flag, number, shown, token_ids
 from lorad.models.rope import rope_from_hf, ropes_from_hf
 
 Raw = Mapping[str, Any]
@@ -51,14 +51,14 @@ def config_from_hf(config: Raw, name: str) -> ModelConfig:
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
         raise ModelRejected(
-            f"model_type {config.get('model_type')!r} isn't supported; supported: {', '.join(FAMILIES)}",
+            f"model_type {shown(config.get('model_type'))} isn't supported; supported: {', '.join(FAMILIES)}",
             code="model_architecture",
         )
     config = {**family.defaults, **config}
     for feature, plain in {**PLAIN, **family.plain}.items():
         value = config.get(feature)
         if value is not None and value not in plain:
-            raise ModelRejected(f"config.json: {feature} = {value!r} isn't supported", code="model_feature")
+            raise ModelRejected(f"config.json: {feature} = {shown(value)} isn't supported", code="model_feature")
     get = _integers(config)
     heads, hidden = get("num_attention_heads"), get("hidden_size")
     values: dict[str, Any] = {
@@ -71,7 +71,7 @@ def config_from_hf(config: Raw, name: str) -> ModelConfig:
         "intermediate": get("intermediate_size"),
         "vocab": get("vocab_size"),
         "norm_eps": number(config.get("rms_norm_eps", 1e-6), "config.json: rms_norm_eps"),
-        "tie_embeddings": config.get("tie_word_embeddings") is True,
+        "tie_embeddings": _flag(config, "tie_word_embeddings"),
         "context_length": get("max_position_embeddings", 2048),
         "bos_ids": token_ids(config.get("bos_token_id"), "config.json: bos_token_id"),
         "eos_ids": token_ids(config.get("eos_token_id"), "config.json: eos_token_id"),
@@ -82,6 +82,11 @@ def config_from_hf(config: Raw, name: str) -> ModelConfig:
 
 def _integers(config: Raw) -> Integers:
     return Integers(config, "config.json: ")
+
+
+def _flag(config: Raw, name: str) -> bool:
+    """Null is false, as in transformers."""
+    return False if config.get(name) is None else flag(config[name], f"config.json: {name}")
 
 
 def _rope(config: Raw) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def _gemma3(config: Raw) -> dict[str, Any]:
 
 def _qwen_windows(config: Raw) -> tuple[int, ...]:
     """`sliding_window` counts only where `use_sliding_window` is set, and then from layer `max_window_layers` on."""
-    if not config.get("use_sliding_window"):
+    if not _flag(config, "use_sliding_window"):
         config = {**config, "sliding_window": None}
     full = _integers(config)("max_window_layers")
     return _windows(config, lambda layer: config["sliding_window"] is not None and layer >= full)
@@ -140,7 +145,7 @@ def _windows(config: Raw, is_local: Callable[[int], bool]) -> tuple[int, ...]:
             raise ModelRejected(f"config.json: layer_types doesn't name {layers} layers", code="model_config")
         for kind in types:
             if kind not in ("full_attention", "sliding_attention"):
-                raise ModelRejected(f"config.json: layer_types has {kind!r}, not supported", code="model_feature")
+                raise ModelRejected(f"config.json: layer_types has {shown(kind)}, not supported", code="model_feature")
         local = [kind == "sliding_attention" for kind in types]
     if not any(local):
         return ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from lorad.lazy import torch
 from lorad.models.elements import element_of
 from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Own, Product
 from lorad.models.operators import OWN, ROWS, Choice, Operators
+from lorad.models.products import alike
 from lorad.models.weights import RawTensor
 
 
@@ -140,16 +140,10 @@ def make_linear(
     """One operator for `parts` stacked along the output (q|k|v, gate|up). `biases`: one for each part, or none. `fine`:
     see `_core.QuantMatrix`.
 
-    Neighbours of one quantised type are multiplied as they are, together. Files of mixed types are common: llama.cpp's
-    Q4_K_M has v in Q6_K in half of the layers.
+    Neighbours of one quantised type are multiplied as they are, together.
     """
-
-    def quantised(part: RawTensor) -> str:
-        return part.kind if not dequantize and part.kind in _core.QUANT_KINDS else ""
-
     made: list[tuple[Linear, int]] = []
-    for kind, alike in groupby(parts, quantised):
-        run = list(alike)
+    for kind, run in alike(parts, dequantize=dequantize):
         linear = _quantised(run, operators, fine) if kind else _chosen(_floats(run), operators)
         made.append((linear, sum(part.rows for part in run)))
     product = made[0][0] if len(made) == 1 else Stacked(made)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lorad.errors import ModelRejected
+from lorad.models.fields import shown
 from lorad.models.gguf_file import GgufWeights
 from lorad.models.safetensors_model import SafetensorsWeights
 from lorad.models.weights import Weights
+from lorad.named_file import expanded, is_file, is_folder
 
 OnProgress = Callable[[str, int, int], None]
 """(stage, done, total)"""
@@ -20,9 +22,21 @@ def open_model(model: str | Path, on_progress: OnProgress = lambda stage, done, 
         from lorad.demo.base import embedded_base
 
         return GgufWeights(embedded_base(on_progress))
-    path = Path(model).expanduser()
-    if path.is_dir():
+    path = expanded(check_model(model))
+    if is_folder(path):
         return SafetensorsWeights(path)
-    if path.is_file():
+    if is_file(path):
         return GgufWeights(path)
-    raise ModelRejected(f"no model at {str(model)!r}", code="model_missing", param="model")
+    raise no_model(model)
+
+
+def check_model(model: str | Path) -> str | Path:
+    """`model`, unless it says nothing: an empty path would be the current folder."""
+    if not model or not isinstance(model, str | Path):
+        raise ModelRejected(f"model: a file or folder, got {shown(model)}", code="model_missing", param="model")
+    return model
+
+
+def no_model(model: str | Path) -> ModelRejected:
+    """The refusal of a path with no base at it."""
+    return ModelRejected(f"no model at {shown(str(model))}", code="model_missing", param="model")

@@ -8,14 +8,11 @@ Quantised weights have one form and, on CPUs with tiles, two operators.
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -24,6 +21,8 @@ from lorad import __version__, _core
 from lorad.lazy import torch
 from lorad.models.files import data_folder
 from lorad.models.forms import F32, FORMS, QUANT_FORMS, Linear, Tiles, has_tiles, torch_has_bf16
+from lorad.models.products import MatrixKind
+from lorad.models.timings import Times, Timings
 
 ROWS = (1, 4, 16, 32, 64, 256)
 """Numbers of rows that are timed; others take the choice of the next smaller one."""
@@ -55,35 +54,51 @@ OWN = Choice(("own",) * len(ROWS))
 class Operators:
     """The choices of an engine. `deterministic` and small weights take lorad's own operator, unseen."""
 
-    def __init__(self, *, deterministic: bool = False, one_copy: bool = False, file: Path | None = None) -> None:
-        self._deterministic, self._one_copy = deterministic, one_copy
-        self._file = file or data_folder() / "operators.json"
+    def __init__(
+        self,
+        *,
+        deterministic: bool = False,
+        one_copy: bool = False,
+        file: Path | None = None,
+        on_measure: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_measure` is called before each measurement, which takes a second or so."""
+        self._deterministic, self._one_copy, self._on_measure = deterministic, one_copy, on_measure
+        self.timings = Timings(file or data_folder() / "operators.json", len(ROWS))
 
     def choose(self, element: str, rows: int, cols: int, *, fine: bool = False) -> Choice:
         """For a weight [rows, cols] of `element`: f32, f16, bf16 or one of QUANT_KINDS, these perhaps `fine`."""
-        if self._deterministic or rows * cols < SMALL or len(candidates(element)) == 1:
+        if not self._timed(element, rows, cols):
             return OWN
         times = self.times(element, rows, cols, fine=fine)
         return fastest(times, one_copy=self._one_copy)
 
-    def times(self, element: str, rows: int, cols: int, *, fine: bool = False) -> dict[str, list[float]]:
+    def times(self, element: str, rows: int, cols: int, *, fine: bool = False) -> Times:
         """µs of each operator for each of ROWS, measured now unless this machine has measured them before."""
-        name, machine = f"{element} {rows}x{cols}" + " fine" * fine, machine_name()
-        known = self.known()
-        found = known.get(machine, {}).get(name)
+        name, machine = _name(element, rows, cols, fine), machine_name()
+        found = self.timings.find(machine, name, candidates(element))
         if found is None:
+            self._on_measure()
             found = measure(element, rows, cols, fine=fine)
-            known.setdefault(machine, {})[name] = found
-            _write(self._file, known)
+            self.timings.add(machine, name, found)
         return found
 
-    def known(self) -> dict[str, dict[str, dict[str, list[float]]]]:
-        """All that was measured: by machine, by weight, by operator. A file that isn't ours is none."""
-        try:
-            kept = json.loads(self._file.read_text())
-        except (OSError, ValueError):
-            return {}
-        return kept if _is_table(kept) else {}
+    def unknown(self, kinds: Iterable[MatrixKind]) -> int:
+        """How many of these will have to be measured."""
+        known = self.known()
+        return sum(self._timed(*kind[:3]) and _name(*kind) not in known for kind in kinds)
+
+    def _timed(self, element: str, rows: int, cols: int) -> bool:
+        return not self._deterministic and rows * cols >= SMALL and len(candidates(element)) > 1
+
+    def known(self) -> dict[str, Times]:
+        """What was measured on this machine and is used, by weight."""
+        found = self.timings.of(machine_name())
+        return {weight: times for weight, times in found.items() if times.keys() == {*candidates(weight.split(" ")[0])}}
+
+
+def _name(element: str, rows: int, cols: int, fine: bool) -> str:
+    return f"{element} {rows}x{cols}" + " fine" * fine
 
 
 def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
@@ -100,7 +115,7 @@ def fastest(times: Mapping[str, Sequence[float]], *, one_copy: bool) -> Choice:
     return Choice(tuple(names))
 
 
-def measure(element: str, rows: int, cols: int, *, fine: bool = False) -> dict[str, list[float]]:
+def measure(element: str, rows: int, cols: int, *, fine: bool = False) -> Times:
     """µs of each operator for each of ROWS, medians; the operators take turns."""
     quantised = element in _core.QUANT_KINDS
     sides = _quantised(element, rows, cols, fine) if quantised else _floats(element, rows, cols)
@@ -170,33 +185,3 @@ def cpu_model() -> str:
     except OSError:
         pass
     return "unknown CPU"
-
-
-def _is_table(kept: Any) -> bool:
-    return isinstance(kept, dict) and all(
-        isinstance(weights, dict)
-        and all(
-            isinstance(times, dict)
-            and times
-            and all(
-                (name in FORMS or name in QUANT_FORMS)
-                and isinstance(row, list)
-                and len(row) == len(ROWS)
-                and all(isinstance(us, float) for us in row)
-                for name, row in times.items()
-            )
-            for times in weights.values()
-        )
-        for weights in kept.values()
-    )
-
-
-def _write(file: Path, table: Mapping[str, Any]) -> None:
-    """Replaces the file in one go; a folder that can't be written only means that the next start measures again."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as new:
-            json.dump(table, new, indent=1)
-        os.replace(new.name, file)
-    except OSError:
-        return

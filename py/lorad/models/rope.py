@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
-from lorad.models.fields import shown
+from lorad.models.fields import mapping, positive, shown
 from lorad.models.gguf_keys import Keys
 
 F32 = NDArray[np.float32]
+_HF = "config.json: "
 
 
 class RopeScaling(Protocol):
@@ -81,23 +82,20 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
 
 def rope_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Theta and scaling of a config.json, in transformers' old (`rope_scaling`) or new (`rope_parameters`) spelling."""
-    parameters = config.get("rope_parameters")
-    if parameters is None:
-        parameters = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
-    return _rope(parameters)
+    if config.get("rope_parameters") is not None:
+        return _rope(mapping(config["rope_parameters"], f"{_HF}rope_parameters"))
+    scaling = mapping(config.get("rope_scaling"), f"{_HF}rope_scaling")
+    return _rope({"rope_theta": config.get("rope_theta", 10000.0), **scaling})
 
 
 def ropes_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None, float]:
     """Theta and scaling of Gemma 3's global layers, and theta of its local ones, in the old or the new spelling."""
-    given = config.get("rope_parameters") or {}
+    given = mapping(config.get("rope_parameters"), f"{_HF}rope_parameters")
     kinds = ("full_attention", "sliding_attention")
-    if not isinstance(given, Mapping) or not set(given) <= set(kinds):
-        raise ModelRejected(f"config.json: rope_parameters is {given!r}, wants {kinds}", code="model_config")
-    try:
-        full, local = (dict(given.get(kind) or {}) for kind in kinds)
-        full |= config.get("rope_scaling") or {}
-    except (TypeError, ValueError) as error:
-        raise ModelRejected(f"config.json: rotary parameters: {error}", code="model_config") from None
+    if not set(given) <= set(kinds):
+        raise ModelRejected(f"{_HF}rope_parameters is {shown(given)}, wants {kinds}", code="model_config")
+    full, local = (dict(mapping(given.get(kind), f"{_HF}rope_parameters.{kind}")) for kind in kinds)
+    full |= mapping(config.get("rope_scaling"), f"{_HF}rope_scaling")
     theta, scaling = _rope({"rope_theta": config.get("rope_theta", 1e6)} | full)
     local_theta, local_scaling = _rope({"rope_theta": config.get("rope_local_base_freq", 1e4)} | local)
     if local_scaling is not None:
@@ -105,30 +103,29 @@ def ropes_from_hf(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None,
     return theta, scaling, local_theta
 
 
-def _rope(parameters: Any) -> tuple[float, RopeScaling | None]:
+def _rope(parameters: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Theta and scaling of one set of transformers' rope parameters."""
-    if not isinstance(parameters, Mapping):
-        raise ModelRejected(f"config.json: rope_parameters is {parameters!r}, wants an object", code="model_config")
-    try:
-        theta = float(parameters.get("rope_theta", 10000.0))
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        scaling: RopeScaling | None = None
-        if kind == "linear":
-            scaling = LinearRope(_positive(parameters, "factor"))
-        elif kind == "llama3":
-            scaling = Llama3Rope(
-                _positive(parameters, "factor"),
-                _positive(parameters, "low_freq_factor"),
-                _positive(parameters, "high_freq_factor"),
-                int(_positive(parameters, "original_max_position_embeddings")),
-            )
-        elif kind != "default":
-            raise ModelRejected(f"rotary scaling {kind!r} isn't supported", code="model_feature")
-        if float(parameters.get("partial_rotary_factor", 1.0)) != 1.0:
-            raise ModelRejected("partial_rotary_factor isn't supported", code="model_feature")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelRejected(f"config.json: rotary parameters: {error}", code="model_config") from None
-    return theta, scaling
+
+    def read(name: str, default: float | None = None) -> float:
+        value = parameters.get(name, default)
+        if value is None:
+            raise ModelRejected(f"{_HF}{name} is missing", code="model_config")
+        return positive(value, f"{_HF}{name}")
+
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    scaling: RopeScaling | None = None
+    if kind == "linear":
+        scaling = LinearRope(read("factor"))
+    elif kind == "llama3":
+        low, high = read("low_freq_factor"), read("high_freq_factor")
+        if low == high:
+            raise ModelRejected(f"{_HF}low_freq_factor and high_freq_factor are both {low}", code="model_config")
+        scaling = Llama3Rope(read("factor"), low, high, int(read("original_max_position_embeddings")))
+    elif kind != "default":
+        raise ModelRejected(f"rotary scaling {shown(kind)} isn't supported", code="model_feature")
+    if read("partial_rotary_factor", 1.0) != 1.0:
+        raise ModelRejected("partial_rotary_factor isn't supported", code="model_feature")
+    return read("rope_theta", 10000.0), scaling
 
 
 def rope_from_gguf(keys: Keys) -> tuple[float, RopeScaling | None]:
@@ -137,15 +134,5 @@ def rope_from_gguf(keys: Keys) -> tuple[float, RopeScaling | None]:
     if kind == "none":
         return theta, None
     if kind == "linear":
-        factor = keys.number("rope.scaling.factor", 0.0)
-        if not (factor > 0 and math.isfinite(factor)):
-            raise ModelRejected(f"GGUF: rope.scaling.factor is {factor}", code="model_config")
-        return theta, LinearRope(factor)
+        return theta, LinearRope(positive(keys.number("rope.scaling.factor", 0.0), "GGUF: rope.scaling.factor"))
     raise ModelRejected(f"rotary scaling {shown(kind)} isn't supported", code="model_feature")
-
-
-def _positive(parameters: Mapping[str, Any], name: str) -> float:
-    value = float(parameters[name])
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} is {value}")
-    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,12 @@ from numpy.typing import NDArray
 
 from lorad.errors import ModelRejected
 from lorad.models.config import BIASED, ModelConfig
+from lorad.models.fields import shown
 from lorad.models.files import file_digest
 from lorad.models.hf_config import config_from_hf
 from lorad.models.safetensors_file import FLOATS, Entry, read_header
 from lorad.models.weights import Place, RawTensor, check_names, check_shape
+from lorad.named_file import read_json
 
 _PLAIN = {"model.embed_tokens.weight": "embed", "model.norm.weight": "norm", "lm_head.weight": "head"}
 _IN_LAYER = {
@@ -33,6 +34,8 @@ _BRANCH_NORMS = {
 """Names in the families with norms on the branches, where `post_attention_layernorm` is another norm than Llama's."""
 _DERIVED = ".rotary_emb.inv_freq"
 """Rotary frequencies that old versions stored; they follow from the config."""
+JSON_BYTES_MAX = 64 << 20
+"""Of a config or an index, which names every tensor."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -124,7 +127,9 @@ def _files(folder: Path) -> list[str]:
     if not (folder / _INDEX).is_file():
         others = sorted(file.name for pattern in ("*.bin", "*.pth", "*.pt") for file in folder.glob(pattern))
         found = f"; {others[0]} is a pickle, which can run code: convert it to safetensors" if others else ""
-        raise ModelRejected(f"the model folder has no {_SINGLE}{found}", code="model_file", param="model")
+        raise ModelRejected(
+            f"the model folder {shown(str(folder))} has no {_SINGLE}{found}", code="model_file", param="model"
+        )
     placed = _json(folder / _INDEX).get("weight_map")
     if not isinstance(placed, dict) or not placed:
         raise ModelRejected(f"{_INDEX} has no weight_map", code="model_config")
@@ -137,10 +142,10 @@ def _files(folder: Path) -> list[str]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        read = json.loads(file.read_bytes())
+        read = read_json(file, JSON_BYTES_MAX)
     except OSError as error:
         raise ModelRejected(f"{file.name} can't be read: {error.strerror}", code="model_file", param="model") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ModelRejected(f"{file.name} isn't JSON: {error}", code="model_config") from None
     if not isinstance(read, dict):
         raise ModelRejected(f"{file.name} isn't an object", code="model_config")

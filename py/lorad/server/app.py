@@ -189,8 +189,8 @@ class Front:
             raise self._too_long(target, param, f"at least {at_least}", 1)
 
     def _too_long(self, target: Target, param: str, prompt: str, asked: int) -> InvalidRequest:
-        limit = target.tokens_max
-        why = "the context length" if limit == self.handle.model.context_length else "the page pool beside the adapter"
+        limit, model = target.tokens_max, self.handle.model
+        why = model.context_limit if limit == model.context_length else "the page pool beside the adapter"
         return InvalidRequest(
             f"{param}: {prompt} prompt tokens and {asked} to make, together at most {limit} ({why})",
             code="context_length_exceeded",

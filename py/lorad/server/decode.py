@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from lorad.errors import InvalidRequest
-from lorad.server.fields import check_default
+from lorad.server.fields import RANGES, check_default, out_of_range
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*?)(?P<key>\[\.\.\.\])?`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`")
+_TOO_LARGE = ("Number out of range", "Integer value out of range")
 _NAMES_SHOWN_MAX = 10
 _NAME_SHOWN_MAX = 100
 
@@ -35,6 +37,7 @@ def decode(body: bytes, kind: type[T], defaults_only: dict[str, tuple[Any, ...]]
     """The struct that `body` holds; `defaults_only` are known fields that are taken at these values only."""
     if not body.strip():
         raise InvalidRequest("the body is empty; a JSON object is wanted", code="body_json")
+    fields: dict[str, msgspec.Raw] = {}
     try:
         fields = _top.decode(body)
         known = {field.encode_name for field in msgspec.structs.fields(kind)}
@@ -50,13 +53,24 @@ def decode(body: bytes, kind: type[T], defaults_only: dict[str, tuple[Any, ...]]
         json.loads(body, object_pairs_hook=_no_duplicates)
         for name in fields:
             if name in defaults_only:
-                check_default(name, msgspec.json.decode(fields[name]), defaults_only[name])
+                check_default(name, json.loads(bytes(fields[name])), defaults_only[name])
         return decoded
     except msgspec.ValidationError as error:
-        raise _wrong_type(str(error)) from None
-    except (msgspec.DecodeError, UnicodeError, RecursionError, json.JSONDecodeError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise _wrong_type(str(error), fields) from None
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else _lone_surrogate(body) or str(error)
         raise InvalidRequest(f"the body isn't valid JSON: {why}", code="body_json") from None
+
+
+def _lone_surrogate(body: bytes) -> str:
+    """What is wrong with a body that is JSON but for half of a surrogate pair, which no text has; "" for others."""
+    try:
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return f"{error.object[error.start]!a} is half of a surrogate pair"
+    except (ValueError, RecursionError):
+        pass
+    return ""
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
@@ -71,8 +85,8 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> None:
         )
 
 
-def _wrong_type(message: str) -> InvalidRequest:
-    """msgspec's message with the field first."""
+def _wrong_type(message: str, fields: Mapping[str, msgspec.Raw]) -> InvalidRequest:
+    """msgspec's message with the field first; `fields`: what each was given as."""
     match = _AT.match(message)
     what, where = (match["what"], match["where"] or "") if match else (message, "")
     if missing := _MISSING.match(what):
@@ -81,6 +95,8 @@ def _wrong_type(message: str) -> InvalidRequest:
     if unknown := _UNKNOWN.match(what):
         name = _joined(where, unknown["field"][:_NAME_SHOWN_MAX])
         return InvalidRequest(f"unknown field: {name!r}", code="unknown_field", param=name)
+    if what in _TOO_LARGE and where in RANGES:
+        return out_of_range(where, bytes(fields[where]).decode())
     if not where:
         return InvalidRequest(f"the body: {what[0].lower()}{what[1:]}", code="body_object")
     return InvalidRequest(f"{where}: {what[0].lower()}{what[1:]}", code="field_type", param=where.split("[")[0])

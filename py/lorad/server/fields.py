@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
 
 
 class Range(NamedTuple):
@@ -45,6 +45,9 @@ GREEDY_BELOW = 1e-5
 
 COMPLETION_TOKENS = 16
 """What /v1/completions makes when `max_tokens` is absent, as OpenAI does. Chat goes on as far as the context allows."""
+
+_SHOWN_MAX = 40
+"""Characters of a wrong number."""
 
 NOTHING = (None,)
 
@@ -117,11 +120,17 @@ def check_default(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
 def check_range(name: str, value: float) -> None:
     """Refuses a number out of its range, naming the field, the limit and the value."""
     low, high, above = RANGES[name]
-    if not math.isfinite(value) or value < low or value > high or (above and value == low):
-        lower = f"above {low:g}" if above else f"at least {_number(low)}"
-        raise InvalidRequest(
-            f"{name}: {lower} and at most {_number(high)}, got {value}", code="field_range", param=name
-        )
+    # Turned round, so that what is no number is refused too.
+    if not low <= value <= high or (above and value == low):
+        raise out_of_range(name, shown(value))
+
+
+def out_of_range(name: str, got: str) -> InvalidRequest:
+    """The refusal of a number that is out of its range."""
+    low, high, above = RANGES[name]
+    lower = f"above {low:g}" if above else f"at least {_number(low)}"
+    got = got if len(got) <= _SHOWN_MAX else f"{got[:_SHOWN_MAX]}…"
+    return InvalidRequest(f"{name}: {lower} and at most {_number(high)}, got {got}", code="field_range", param=name)
 
 
 def check_length(name: str, count: int, *, param: str | None = None) -> None:

@@ -7,14 +7,12 @@ name is nobody's.
 from __future__ import annotations
 
 import time
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from lorad.adapters.name import NAME_LENGTH_MAX, check_name
 from lorad.engine.messages import AdapterInfo, ModelInfo
 from lorad.errors import InvalidRequest, NotFound
-
-NAME_LENGTH_MAX = 256
 
 
 class Target(NamedTuple):
@@ -71,12 +69,7 @@ class Registry:
 
     def check_name(self, name: str) -> None:
         """Refuses a name that no adapter may have; to be asked before the adapter is loaded."""
-        if not 1 <= len(name) <= NAME_LENGTH_MAX:
-            raise InvalidRequest(
-                f"an adapter's name has 1 to {NAME_LENGTH_MAX} characters, got {len(name)}", code="adapter_name"
-            )
-        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-            raise InvalidRequest(f"an adapter's name has no control characters: {name!r}", code="adapter_name")
+        check_name(name)
         if name in self._base_names:
             raise InvalidRequest(f"{name!r} is the base model's name", code="adapter_name")
         if name in self._aliases:

@@ -11,6 +11,7 @@ import msgspec
 
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
 from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -253,7 +254,7 @@ def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
     if ids and (min(ids) < 0 or max(ids) >= vocab_size):
         index, wrong = next((i, token) for i, token in enumerate(ids) if not 0 <= token < vocab_size)
         raise InvalidRequest(
-            f"{name}[{index}]: a token id from 0 to {vocab_size - 1}, got {wrong}",
+            f"{name}[{index}]: a token id from 0 to {vocab_size - 1}, got {shown(wrong)}",
             code="token_id",
             param=name.partition("[")[0],
         )

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -27,6 +26,7 @@ from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
 from lorad.errors import ModelRejected, Unavailable
+from lorad.named_file import expanded
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
 from lorad.text.model import load_text_model
@@ -120,7 +120,7 @@ class Server:
             if name in known:  # it was reloaded while a server ran; that was asked for later than the option
                 continue
             registry.check_name(name)
-            info = await self.engine.load_adapter(name, str(Path(path).expanduser()))
+            info = await self.engine.load_adapter(name, str(expanded(path)))
             registry.publish(info)
             if self.manager is not None:
                 self.manager.adopt(name, path, info)
@@ -173,7 +173,13 @@ def serve(
 async def _serve(
     engine_config: EngineConfig, server_config: ServerConfig, engine: str, say: Callable[[str], None]
 ) -> int:
-    server = Server(engine_config, server_config, engine=engine, on_adapter=lambda info: say(describe_adapter(info)))
+    server = Server(
+        engine_config,
+        server_config,
+        engine=engine,
+        on_progress=lambda progress: _note(describe_progress(progress)),
+        on_adapter=lambda info: say(describe_adapter(info)),
+    )
     stop = StopSignals(server)
     if not await stop.unless_asked(server.start()):
         return 0
@@ -230,6 +236,15 @@ def server_name(server: Server) -> str:
     return server.front.registry.base_name if server.front is not None else ""
 
 
+def describe_progress(progress: Progress) -> str:
+    """One line about what a start is at; "" for what passes in no time."""
+    if progress.stage == "weights":
+        return "lorad: loading the weights"
+    if progress.stage == "operators":
+        return f"lorad: measuring operators on this machine, once ({progress.done} of {progress.total})"
+    return ""
+
+
 def describe_adapter(info: AdapterInfo) -> str:
     """A line about a loaded adapter, and one for each warning."""
     return "\n".join(
@@ -261,6 +276,13 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _note(line: str) -> None:
+    """On stderr, as what is said before there's an address is for people."""
+    if line:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
 
 def _say(line: str) -> None:

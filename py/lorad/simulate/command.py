@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Te
 
 from lorad import _core, picture
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
+from lorad.named_file import read_text
 from lorad.output import write_bytes
 from lorad.simulate import plot, policy, stored, table
 from lorad.simulate.broken import Broken
@@ -20,6 +22,7 @@ from lorad.simulate.run import OnProgress, Run, run
 from lorad.simulate.scenario import Scenario
 from lorad.simulate.summary import summaries
 
+TRACE_BYTES_MAX = 4 << 30
 BROKEN = 3
 """Exit code when a promise doesn't hold."""
 
@@ -147,6 +150,7 @@ def _pair(given: str, param: str) -> tuple[str, str]:
 
 def _read(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return read_text(name, TRACE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"trace: {name}: {error}", code="trace_read", param="trace") from None
+        why = getattr(error, "strerror", error)
+        raise InvalidRequest(f"trace: {shown(name)}: {why}", code="trace_read", param="trace") from None

@@ -13,6 +13,7 @@ import msgspec
 
 from lorad import _core
 from lorad.errors import InvalidRequest, NotFound
+from lorad.named_file import is_file, read_text
 
 SCENARIO_BYTES_MAX = 1 << 20
 
@@ -40,13 +41,13 @@ class Scenario:
     def named(cls, name: str) -> Scenario:
         """A file, or one of those that ship with the package; a file wins."""
         path = Path(name)
-        if path.is_file():
+        if is_file(path):
             size = path.stat().st_size
             if size > SCENARIO_BYTES_MAX:
                 message = f"{name}: a scenario has at most {SCENARIO_BYTES_MAX} bytes, this file {size}"
                 raise InvalidRequest(message, code="scenario_size", param="scenario")
             try:
-                return cls(path.stem, path.read_text(encoding="utf-8"))
+                return cls(path.stem, read_text(path, SCENARIO_BYTES_MAX))
             except UnicodeDecodeError as error:
                 raise InvalidRequest(f"{name}: not UTF-8: {error}", code="scenario_text", param="scenario") from None
         if name in _core.SCENARIOS:

@@ -9,11 +9,13 @@ import msgspec
 
 from lorad import __version__
 from lorad.errors import InvalidRequest
+from lorad.named_file import read_small
 from lorad.output import write_bytes
 from lorad.simulate.report import Numbers, Requests
 from lorad.simulate.run import Run
 from lorad.simulate.summary import Summary, summaries
 
+BYTES_MAX = 1 << 28
 FORM = 1
 """Goes up when a field changes its meaning or goes away."""
 
@@ -76,7 +78,7 @@ def write(path: Path, runs: Sequence[Run]) -> None:
 def read(path: Path) -> Stored:
     """Reads such a file."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Stored)
+        found = msgspec.json.decode(read_small(path, BYTES_MAX), type=Stored)
     except (OSError, msgspec.DecodeError) as error:
         raise InvalidRequest(f"{path}: {error}", code="json_form", param="json") from None
     if found.form != FORM:

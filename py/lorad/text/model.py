@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,17 @@ from typing import Any
 import tokenizers
 
 from lorad.errors import InvalidRequest, ModelRejected
+from lorad.models.fields import shown, token_ids
 from lorad.models.gguf_header import read_header
 from lorad.models.gguf_keys import Keys
+from lorad.named_file import expanded, is_file, is_folder, read_json, read_small, read_text
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.template import ChatTemplate
 from lorad.text.tokenizer import Tokenizer
+
+TOKENIZER_BYTES_MAX = 256 << 20
+JSON_BYTES_MAX = 64 << 20
+TEMPLATE_BYTES_MAX = 1 << 20
 
 
 class TextModel:
@@ -48,34 +53,37 @@ class TextModel:
 def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextModel:
     """Reads the text part of a GGUF file or a folder; `chat_template` is a file that replaces the model's own."""
     path = Path(path)
-    if path.is_dir():
+    if is_folder(path):
         tokenizer, source = _from_folder(path)
-    elif path.is_file():
+    elif is_file(path):
         metadata = read_header(path).metadata
         tokenizer, source = tokenizer_from_gguf(metadata), Keys(metadata).text("tokenizer.chat_template", "")
     else:
-        raise ModelRejected(f"no model at {str(path)!r}", code="model_missing", param="model")
+        raise ModelRejected(f"no model at {shown(str(path))}", code="model_missing", param="model")
     if chat_template:
         try:
-            source = Path(chat_template).read_text(encoding="utf-8")
+            source = read_text(expanded(chat_template), TEMPLATE_BYTES_MAX)
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidRequest(
-                f"chat_template: {str(chat_template)!r} can't be read: {error}",
+                f"chat_template: {shown(str(chat_template))} can't be read: {getattr(error, 'strerror', error)}",
                 code="chat_template",
                 param="chat_template",
             ) from None
     template = None
     if source:
         template = ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-    return TextModel(tokenizer, template, path.name if path.is_dir() else path.stem)
+    return TextModel(tokenizer, template, path.name if is_folder(path) else path.stem)
 
 
 def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise ModelRejected("the model folder has no tokenizer.json", code="tokenizer_missing", param="model")
     try:
-        core = tokenizers.Tokenizer.from_file(str(file))
+        core = tokenizers.Tokenizer.from_buffer(read_small(folder / "tokenizer.json", TOKENIZER_BYTES_MAX))
+    except FileNotFoundError:
+        raise ModelRejected(
+            f"the model folder {shown(str(folder))} has no tokenizer.json", code="tokenizer_missing", param="model"
+        ) from None
+    except OSError as error:
+        raise ModelRejected(f"tokenizer.json can't be read: {error.strerror}", code="model_file") from None
     except Exception as error:
         # `tokenizers` raises a bare Exception for whatever is wrong with the file.
         raise ModelRejected(f"tokenizer.json can't be read: {error}", code="tokenizer_form") from None
@@ -83,8 +91,7 @@ def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
     bos, eos = _token(config.get("bos_token")), _token(config.get("eos_token"))
     ends: set[int] = set()
     for source in (_json(folder / "generation_config.json"), _json(folder / "config.json")):
-        given = source.get("eos_token_id")
-        ends |= {given} if isinstance(given, int) else set(given or ())
+        ends |= set(token_ids(source.get("eos_token_id"), "eos_token_id"))
         if ends:
             # The generation config knows all ends of a chat model; the config only the base's.
             break
@@ -94,21 +101,27 @@ def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
 
 
 def _folder_template(folder: Path, config: dict[str, Any]) -> str | None:
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    name = "chat_template.jinja"
+    try:
+        return read_text(folder / name, TEMPLATE_BYTES_MAX)
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelRejected(f"{name} can't be read: {getattr(error, 'strerror', error)}", code="model_file") from None
     given = config.get("chat_template")
     if isinstance(given, list):
-        named = {entry["name"]: entry["template"] for entry in given}
-        given = named.get("default")
+        named = [entry for entry in given if isinstance(entry, dict) and entry.get("name") == "default"]
+        given = named[-1].get("template") if named else None
     return given if isinstance(given, str) else None
 
 
 def _json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
     try:
-        read = json.loads(file.read_bytes())
+        read = read_json(file, JSON_BYTES_MAX)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ModelRejected(f"{file.name} can't be read: {error.strerror}", code="model_file") from None
     except ValueError as error:
         raise ModelRejected(f"{file.name} isn't JSON: {error}", code="model_config") from None
     return read if isinstance(read, dict) else {}

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import tokenizers
 
-from lorad.errors import ModelRejected
+from lorad.errors import InvalidRequest, ModelRejected
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 _PIECE_DECODERS = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
@@ -45,7 +45,18 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`; with the tokens that the model puts around a plain text, if it has any."""
-        ids: list[int] = self.core.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            ids: list[int] = self.core.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequest(
+                    f"prompt: half of a surrogate pair isn't text, got {text[error.start]!r}",
+                    code="text_unicode",
+                    param="prompt",
+                ) from None
+            raise
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -49,9 +49,12 @@ class PageIns:
         return self._pending
 
     def start(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
-        """Begins to copy `image` to `pages`."""
+        """Begins to copy `image` to `pages`. One that can't begin has ended, with an error: nobody waits for it."""
+        try:
+            self._thread.submit(self._copy, adapter, slot, pages, image)
+        except RuntimeError as failure:  # the system gives no thread, or this is closed
+            self._end(PageIn(adapter, slot, pages, f"{type(failure).__name__}: {failure}"))
         self._pending += 1
-        self._thread.submit(self._copy, adapter, slot, pages, image)
 
     def finished(self) -> list[PageIn]:
         """The copies that have ended since the last call."""
@@ -77,6 +80,9 @@ class PageIns:
         else:
             self.bytes += pages.size * self._arena.shape[1]
             self.seconds += time.perf_counter() - began
+        self._end(PageIn(adapter, slot, pages, error))
+
+    def _end(self, done: PageIn) -> None:
         with self._lock:
-            self._finished.append(PageIn(adapter, slot, pages, error))
+            self._finished.append(done)
         self._on_finish()

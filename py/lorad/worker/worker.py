@@ -13,15 +13,15 @@ from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
 from lorad.errors import InvalidRequest
-from lorad.lazy import set_torch_threads
 from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
+from lorad.models.products import matrix_kinds
 from lorad.models.weights import Weights
 from lorad.worker.lines import SamplingLines
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
-from lorad.worker.threads import thread_count
+from lorad.worker.threads import start_computing
 from lorad.worker.touch import TouchAhead
 
 SLOTS_MAX = 4096
@@ -58,9 +58,7 @@ class Worker:
         on_page_in: Callable[[], None] = lambda: None,
     ) -> None:
         model = weights.config
-        threads = thread_count(config.threads)
-        set_torch_threads(threads)
-        _core.set_threads(threads)
+        start_computing(config.threads)
         self.dtype = kv_element(config.dtype)
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
         self.pages = config.kv_cache_memory_bytes // self.geometry.page_bytes
@@ -72,6 +70,9 @@ class Worker:
                 param="kv_cache_memory_bytes",
             )
         self.sequence_tokens_max = min(model.context_length, self.pages * config.block_size)
+        self.sequence_limit = "the context length"
+        if self.sequence_tokens_max < model.context_length:
+            self.sequence_limit = "the page pool, kv_cache_memory_bytes"
         if config.max_model_len:
             if config.max_model_len > self.sequence_tokens_max:
                 raise InvalidRequest(
@@ -81,6 +82,8 @@ class Worker:
                     code="option_range",
                     param="max_model_len",
                 )
+            if config.max_model_len < self.sequence_tokens_max:
+                self.sequence_limit = "max_model_len"
             self.sequence_tokens_max = config.max_model_len
         self.rows_max = config.max_num_seqs
         self.tokens_max = max(config.max_num_batched_tokens, self.rows_max)
@@ -100,10 +103,19 @@ class Worker:
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
+        measured = total = 0
+
+        def on_measure() -> None:
+            nonlocal measured, total
+            total = total or operators.unknown(matrix_kinds(weights, dequantize=config.dequantize))
+            measured += 1
+            on_progress("operators", measured, total)
+
+        operators = Operators(deterministic=config.deterministic, one_copy=config.one_copy, on_measure=on_measure)
         self.model = Decoder(
             weights,
             self.ops,
-            Operators(deterministic=config.deterministic, one_copy=config.one_copy),
+            operators,
             tokens_max=self.tokens_max,
             rows_max=self.rows_max,
             positions_max=self.sequence_tokens_max,

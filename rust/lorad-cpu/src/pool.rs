@@ -14,7 +14,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -168,7 +168,7 @@ impl Pool {
     /// Runs `task(0) .. task(tasks - 1)`, in any order, on any thread; returns when all have ended. A panic in a task
     /// goes on in the caller.
     pub fn run(&self, tasks: usize, task: &Task<'_>) {
-        let guard = if self.workers.is_empty() || tasks < 2 { None } else { self.busy.try_lock().ok() };
+        let guard = if self.workers.is_empty() || tasks < 2 { None } else { self.claim() };
         if guard.is_none() {
             (0..tasks).for_each(task);
             return;
@@ -196,6 +196,16 @@ impl Pool {
         drop(finish);
         if let Some(payload) = shared.panicked.lock().unwrap_or_else(PoisonError::into_inner).take() {
             resume_unwind(payload);
+        }
+    }
+
+    /// The pool for one job; `None`: another caller has it. A job that panicked has left nothing half done: `Finish`
+    /// waited for its workers and closed it, and the next job replaces the rest. So a poisoned lock is a free one.
+    fn claim(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.busy.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -242,6 +252,8 @@ pub(crate) fn bundles(costs: &[usize], parts: usize) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -279,9 +291,24 @@ mod tests {
         assert_eq!(sum.load(SeqCst), 2 * 2000 * 21);
     }
 
+    /// Whether several threads are at work at once: each task waits until another thread has begun one.
+    fn works_in_parallel(pool: &Pool) -> bool {
+        let seen = Mutex::new(HashSet::new());
+        pool.run(2, &|_| {
+            seen.lock().unwrap().insert(std::thread::current().id());
+            let begun = Instant::now();
+            while seen.lock().unwrap().len() < 2 && begun.elapsed() < Duration::from_secs(10) {
+                std::thread::yield_now();
+            }
+        });
+        let threads = seen.into_inner().unwrap().len();
+        threads == 2
+    }
+
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
         let pool = Pool::new(3);
+        assert!(works_in_parallel(&pool));
         for round in 0..50 {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(20, &|index| assert!(index != round % 20, "task {index}"));
@@ -293,6 +320,7 @@ mod tests {
             count.fetch_add(1, SeqCst);
         });
         assert_eq!(count.load(SeqCst), 20);
+        assert!(works_in_parallel(&pool), "alone after a panic");
     }
 
     #[test]

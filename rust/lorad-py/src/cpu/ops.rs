@@ -4,7 +4,7 @@ use lorad_cpu::activation::{gate_mul as run_gate, Gate};
 use lorad_cpu::attention::{paged_attention as run_attention, Rows, ALL_KEYS};
 use lorad_cpu::kv::{KvGeometry, PageTable};
 use lorad_cpu::rope::{rope_write as run_rope, Angles, HeadNorms};
-use lorad_cpu::sample::{sample as run_sample, Chosen, Parameters};
+use lorad_cpu::sample::{sample as run_sample, Chosen, Parameters, BEST_MAX};
 use lorad_cpu::shared::Arena;
 use lorad_cpu::{embed as rows, norm, Element};
 use pyo3::exceptions::PyValueError;
@@ -14,6 +14,7 @@ use super::{call, element};
 use crate::buffers::{apart, View, ViewMut};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("BEST_MAX", BEST_MAX)?;
     module.add_function(wrap_pyfunction!(rope_write, module)?)?;
     module.add_function(wrap_pyfunction!(paged_attention, module)?)?;
     module.add_function(wrap_pyfunction!(rms_norm, module)?)?;
