@@ -127,9 +127,12 @@ def check_targets(config: Mapping[str, Any], keys: Iterable[str], base: ModelCon
     try:
         found: set[str] = set()
         prefix = "model."
+        # PEFT adapts the embedding and the head alike, whichever is named.
+        is_tied = base.tie_embeddings and config.get("ensure_weight_tying") is True
+        tied = is_tied and any(targets.why_not(path) is None for path in _OTHERS)
         for key in keys:
             spelt, usual = path_in_model(key)
-            reason = targets.why_not(spelt)
+            reason = None if tied and usual in _OTHERS else targets.why_not(spelt)
             # Where trainers spell keys in their own way, expressions are for the usual names.
             if reason is not None and (targets.why_excluded(spelt) or targets.why_not(usual)):
                 raise reject(
