@@ -409,6 +409,11 @@ impl Core {
         self.core.has_work()
     }
 
+    /// Adapters that were pinned or prewarmed and wait for room that nobody uses.
+    fn wishes(&self) -> usize {
+        self.core.wishes()
+    }
+
     /// Number of the plan in flight.
     #[getter]
     fn in_flight(&self) -> Option<u64> {

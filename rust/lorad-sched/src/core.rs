@@ -167,6 +167,11 @@ impl Core {
         !self.running.is_empty() || self.waiting > 0 || self.flight.is_some() || self.adapters.loading > 0
     }
 
+    /// Adapters that were pinned or prewarmed and wait for room that nobody uses: a step may begin their page-ins.
+    pub fn wishes(&self) -> usize {
+        self.adapters.wanted.len()
+    }
+
     /// Moves all events since the last call to the end of `into`.
     pub fn drain_events(&mut self, into: &mut Vec<Event>) {
         into.append(&mut self.events);
