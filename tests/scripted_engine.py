@@ -147,7 +147,8 @@ class ScriptedEngine:
         self.pins[generation] -= pinned
         if not self.held[generation]:
             del self.held[generation]
-            while any(running.request.generation == generation for running, _ in self._running.values()):
+            mine = {id for id, (one, _) in self._running.items() if one.request.generation == generation}
+            while mine & self._running.keys():
                 await asyncio.sleep(0.001)
             self.hot.discard(generation)
 

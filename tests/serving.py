@@ -123,13 +123,14 @@ async def serving(
     *,
     adapters: tuple[str, ...] = ("devil", "org/name:v2"),
     in_flight_max: int = 1000,
+    base: str = "base",
     control: Callable[[Registry, Front, ServerConfig], Awaitable[AdapterManager]] | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
     """A server with a base named `base` and some adapters."""
     engine = engine or ScriptedEngine(info=model_info(VOCAB, CONTEXT))
     config = ServerConfig(**options)
-    registry = Registry(["base"], engine.model, now=lambda: 1700000000.5)
+    registry = Registry([base], engine.model, now=lambda: 1700000000.5)
     for name in adapters:
         registry.publish(adapter_info(name))
     numbers = itertools.count(1)

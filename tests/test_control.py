@@ -10,6 +10,8 @@ import pytest
 
 from controlling import ADAPTERS, Control, controlling
 from lorad.control import prewarm as prewarm_module
+from lorad.errors import Unavailable
+from lorad.store.state import StateFile
 
 WAIT = 20
 
@@ -368,3 +370,123 @@ async def test_refusals_of_control(
         assert status in (400, 404) and answer["error"]["code"] == code, answer
         assert param is None or answer["error"]["param"] == param
         assert not control.manager.records and not control.engine.held
+
+
+async def test_an_unloads_deadline_is_its_own_requests(tmp_path: Path) -> None:
+    """The same content, loaded again before the deadline: who came after it isn't meant."""
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        await control.load("x", source)
+        old = await run_on(control, "x", tokens=20)
+        assert (await control.unload("x", "within_seconds=0.3"))[0] == 202
+        assert (await control.load("x", source))[0] == 200
+        new = asyncio.create_task(control.client.post("/v1/completions", model="x", prompt="hi", max_tokens=20))
+        await asyncio.sleep(0.5)
+        control.engine.step()
+        assert {(await one)[0] for one in old} == {503}
+        await let_end(control)
+        assert (await new)[0] == 200
+
+
+async def test_a_drain_waits_for_its_own_requests_only(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        await control.load("x", source)
+        old = await run_on(control, "x", tokens=3)
+        _, operation = await control.unload("x", "")
+        await control.load("x", source)
+        control.engine.script = lambda request: [97] * 1000
+        new = asyncio.create_task(control.client.post("/v1/completions", model="x", prompt="hi", max_tokens=100))
+        for _ in range(6):
+            await asyncio.sleep(0.01)
+            control.engine.step()
+        assert {(await one)[0] for one in old} == {200}
+        _, ended = await control.ask("GET", f"/v1/operations/{operation['id']}?wait_seconds=5")
+        assert ended["state"] == "succeeded"
+        await let_end(control)
+        await new
+
+
+async def test_an_unload_ends_requests_of_older_versions_too(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        await control.load("x", control.write("a", "one"))
+        old = await run_on(control, "x", tokens=50)
+        await control.load("x", control.write("b", "two"), reload=True)
+        assert (await control.unload("x", "within_seconds=0"))[0] in (200, 202)
+        await asyncio.sleep(0.05)
+        control.engine.step()
+        assert {(await one)[0] for one in old} == {503}
+        await let_end(control)
+
+
+async def test_a_reload_reads_what_was_written_after_a_load_began(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        control.engine.pause = 0.2
+        source = control.write("a", "one")
+        first = asyncio.create_task(control.load("x", source))
+        await asyncio.sleep(0.1)
+        control.write("a", "two")
+        status, operation = await control.load("x", source, reload=True)
+        assert status == 200 and operation["changed"] is True and (await first)[0] == 200
+        assert await control.generation("x") == operation["generation"]
+
+
+async def test_what_is_asked_for_is_done_though_the_client_leaves(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        await control.load("x", control.write("a", "one"))
+        asked = asyncio.create_task(control.ask("PATCH", f"{ADAPTERS}/x", pinned=True))
+        await asyncio.sleep(0.001)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await control.settled()
+        card = await control.card("x")
+        pins = sum(control.engine.pins.values())
+        assert card["pinned"] == (pins == 1) and pins in (0, 1)
+    async with controlling(tmp_path) as control:
+        assert (await control.card("x"))["pinned"] == (pins == 1)
+
+
+async def test_a_pin_moves_to_the_new_version_where_there_is_room_for_one(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        control.engine.pins_max = 1
+        source = control.write("a", "one")
+        await control.load("x", source, pinned=True)
+        control.write("a", "two")
+        status, operation = await control.load("x", source, reload=True)
+        assert status == 200 and "warnings" not in operation and (await control.card("x"))["pinned"] is True
+        await control.settled()
+        assert sum(control.engine.pins.values()) == 1
+
+
+async def test_pinning_what_is_loaded(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        await control.load("x", source)
+        status, operation = await control.load("x", source, pinned=True)
+        assert status == 200 and operation["changed"] is False and (await control.card("x"))["pinned"] is True
+
+
+async def test_a_state_file_that_cant_be_written_leaves_all_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        await control.load("x", source)
+        before = await control.generation("x")
+        held = dict(control.engine.held)
+
+        def fails(*_: object, **__: object) -> None:
+            raise Unavailable("it can't be written down in the state file: disk full", code="state_write")
+
+        for method in ("keep", "remove", "want"):
+            with monkeypatch.context() as patch:
+                patch.setattr(StateFile, method, fails)
+                if method == "remove":
+                    status, answer = await control.unload("x")
+                else:
+                    status, answer = await control.load("x", control.write("b", "two"), reload=True)
+                assert status == 503 and answer["error"]["code"] == "state_write"
+            await control.settled()
+            assert await control.generation("x") == before and dict(control.engine.held) == held, method
+            assert (await control.card("x"))["state"] == "ready"
+        assert (await control.unload("x"))[0] == 200 and not control.engine.held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ async def test_one_that_cant_be_loaded_tells_why(tmp_path: Path) -> None:
         assert str(control.root) not in str(answer), "a client isn't told where it lies"
 
 
-async def test_only_so_many_stay(tmp_path: Path) -> None:
+async def test_only_so_many_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_demand, "GRACE_SECONDS", 0.0)
     async with controlling(
         tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[], max_on_demand_adapters=3
     ) as control:
@@ -85,3 +87,82 @@ async def test_loads_on_demand_have_a_limit(tmp_path: Path, monkeypatch: pytest.
         status, answer = await control.client.post("/v1/completions", model="n2", prompt="hi")
         assert status == 429 and answer["error"]["code"] == "on_demand_full"
         assert None not in await asyncio.gather(*first)
+
+
+async def test_cold_names_at_once_are_all_served_whatever_the_limit(tmp_path: Path) -> None:
+    async with controlling(
+        tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[], max_on_demand_adapters=2
+    ) as control:
+        for number in range(8):
+            put(control, f"n{number}", f"content {number}")
+        answers = await asyncio.gather(*(control.generation(f"n{number % 8}") for number in range(80)))
+        assert None not in answers and len(set(answers)) == 8
+
+
+async def test_the_limit_holds_though_clients_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_demand, "GRACE_SECONDS", 0.0)
+    async with controlling(
+        tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[], max_on_demand_adapters=2
+    ) as control:
+        control.engine.pause = 0.05
+        for number in range(9):
+            put(control, f"n{number}", f"content {number}")
+            asked = asyncio.create_task(control.generation(f"n{number}"))
+            await asyncio.sleep(0.02)
+            asked.cancel()
+        await asyncio.sleep(0.3)
+        await control.settled()
+        assert len(control.manager.records) <= 2
+
+
+async def test_requests_wait_for_what_an_operator_loads(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        control.engine.pause = 0.2
+        load = asyncio.create_task(control.load("x", control.write("elsewhere", "one")))
+        await asyncio.sleep(0.05)
+        assert await control.generation("x") is not None
+        assert (await load)[0] == 200
+
+
+async def test_an_operator_keeps_what_came_on_demand(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        source = control.write("acme", "one")
+        generation = await control.generation("acme")
+        card = await control.card("acme")
+        assert card["on_demand"] is True and card["kept"] is False
+        status, operation = await control.load("acme", card["source"], pinned=True)
+        assert status == 200 and operation["changed"] is False
+        card = await control.card("acme")
+        assert card["on_demand"] is False and card["kept"] is True and card["pinned"] is True and source
+    async with controlling(tmp_path) as control:
+        card = await control.card("acme")
+        assert card["generation"] == generation and card["pinned"] is True
+
+
+async def test_an_alias_brings_what_it_stands_for(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        control.write("acme", "one")
+        generation = await control.generation("acme")
+        await control.ask("PUT", "/v1/lora_aliases/short", target="acme")
+        await control.unload("acme")
+        assert await control.generation("short") == generation
+
+
+async def test_a_failed_name_isnt_replaced_by_what_the_registry_has(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        source = control.write("acme", "one")
+        await control.load("acme", source)
+    shutil.rmtree(tmp_path / "adapters")
+    (tmp_path / "root" / "acme" / "adapter_config.json").write_text("changed")
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        assert (await control.card("acme"))["state"] == "failed"
+        assert await control.generation("acme") is None
+        assert (await control.card("acme"))["state"] == "failed"
+
+
+async def test_requests_dont_flush_an_operators_operations(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        _, operation = await control.load("x", control.write("a", "one"))
+        for number in range(20):
+            assert await control.generation(f"nobody-{number}") is None
+        assert [one["id"] for one in (await control.ask("GET", "/v1/operations"))[1]["data"]] == [operation["id"]]

@@ -164,3 +164,47 @@ async def test_adapters_that_a_new_base_leaves_behind(tmp_path: Path, capsys: py
     state.close()
     assert main([*command[:-1], str(tmp_path / "nowhere.sqlite")]) == 1
     assert "[state_file]" in capsys.readouterr().err and not (tmp_path / "nowhere.sqlite").exists()
+
+
+async def test_a_load_that_the_engines_death_ended_is_taken_up_again(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        control.engine.pause = 0.2
+        asked = asyncio.create_task(control.load("x", control.write("a", "one")))
+        await asyncio.sleep(0.1)
+        control.engine.fault = Unavailable("the engine is gone", code="engine_gone")
+        control.engine.bad = "one"
+        assert (await asked)[0] in (400, 503)
+    async with controlling(tmp_path) as control:
+        assert await control.generation("x") is not None
+
+
+async def test_a_failing_retry_of_a_failed_name_keeps_it(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        await control.load("x", control.write("a", "one"))
+    shutil.rmtree(tmp_path / "adapters")
+    shutil.rmtree(tmp_path / "root" / "a")
+    for _ in range(2):
+        async with controlling(tmp_path) as control:
+            assert (await control.card("x"))["state"] == "failed"
+            assert (await control.load("x", str(control.root / "b")))[0] == 400
+
+
+async def test_pins_of_accepted_loads_come_back(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        await control.load("x", control.write("a", "one"))
+        control.engine.pause = 60
+        await control.ask("PUT", f"{ADAPTERS}/x", source=control.write("b", "two"), reload=True, pinned=True)
+    for _ in range(2):
+        async with controlling(tmp_path) as control:
+            assert (await control.card("x"))["pinned"] is True
+
+
+async def test_names_of_the_start_and_aliases(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        await control.load("x", control.write("a", "one"))
+        await control.ask("PUT", "/v1/lora_aliases/short", target="x")
+        await control.manager.restore(taken=["short"])
+        assert control.manager.registry.aliases == {"short": "x"}
+    async with controlling(tmp_path, base="x") as control:
+        card = await control.card("x")
+        assert card["state"] == "failed" and card["error"]["code"] == "adapter_name" and not control.engine.held

@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from lorad.adapters.name import NAME_LENGTH_MAX
 from lorad.control.operation import Operation, Operations
 from lorad.control.rates import Rate
-from lorad.control.record import Record
+from lorad.control.record import Load, Record
 from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterInfo
 from lorad.errors import Conflict, EngineFailure, InvalidRequest, LoradError, NotFound, Unavailable
+from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
 from lorad.server.registry import Registry
 from lorad.sources.cache import AdapterCache, Entry
@@ -56,7 +58,7 @@ class AdapterManager:
         self._cache = cache
         self._policy = policy
         self._records: dict[str, Record] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._check_rate = Rate()
         self._fetch_rate = Rate()
         self._fetches = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="lorad-fetch")
@@ -84,11 +86,17 @@ class AdapterManager:
 
     def running(self, record: Record) -> int:
         """Requests under a name that are at work."""
-        return 0 if record.info is None else len(self._in_flight.of(record.name, record.info.generation))
+        return len(self._in_flight.of(record.name))
+
+    def find(self, name: str) -> Record | None:
+        """What is known of a name, if anything."""
+        record = self._records.get(name)
+        return record if record is not None and record.exists else None
 
     def adopt(self, name: str, source: str, info: AdapterInfo) -> None:
         """Takes over an adapter that was loaded by an option of the start, which the state file doesn't know."""
-        self._records[name] = Record(name, source, info=info)
+        record = self._records.setdefault(name, Record(name))
+        record.source, record.info, record.failure = source, info, None
 
     # loading
 
@@ -110,94 +118,122 @@ class AdapterManager:
         self.registry.check_name(name)
         parse_source(source, self._policy)
         record = self._records.get(name) or Record(name)
+        load = Load(source, digest, reload=reload, pinned=pinned, on_demand=on_demand)
         if (running := record.loading) is not None:
-            if record.loads[-1][1:] == (source, digest):
+            # One that reads already may have read what the caller wants to have replaced.
+            if record.loads[-1][1] == load and not (reload and running.stage != "waiting"):
                 return running
-        elif not reload and self._unchanged(record, source, digest):
-            operation = self.operations.begin("load", name)
-            operation.end(changed=False)
-            return operation
+        elif not reload and record.info is not None:
+            self._check_same(record, load)
         self._records[name] = record
-        operation = self.operations.begin("load" if record.info is None else "reload", name)
-        record.loads.append((operation, source, digest))
+        kind = "load" if record.info is None else "reload"
+        operation = self.operations.begin(kind, name, listed=not on_demand)
+        record.loads.append((operation, load))
         record.users += 1
-        self.spawn(self._load(record, operation, source, digest, reload=reload, pinned=pinned, on_demand=on_demand))
+        self.spawn(self._load(record, operation, load))
         return operation
 
-    def _unchanged(self, record: Record, source: str, digest: str) -> bool:
-        """Whether a load has nothing to do; raises if it has, but mustn't."""
-        if record.info is None:
-            return False
-        if record.source == source and digest in ("", record.digest):
-            return True
-        raise Conflict(
-            f"the adapter {record.name!r} is loaded from another source; to replace it, ask for a reload",
-            code="adapter_exists",
-            param="reload",
-        )
+    def _check_same(self, record: Record, load: Load) -> None:
+        """Whether what is in force is what a load wants."""
+        if record.source != load.source or load.digest not in ("", record.digest):
+            what = "another source" if record.source != load.source else "other content of this source"
+            raise Conflict(
+                f"the adapter {record.name!r} is loaded from {what}; to replace it, ask for a reload",
+                code="adapter_exists",
+                param="reload",
+            )
 
-    async def _load(
-        self,
-        record: Record,
-        operation: Operation,
-        source: str,
-        digest: str,
-        *,
-        reload: bool,
-        pinned: bool,
-        on_demand: bool,
-    ) -> None:
+    async def _load(self, record: Record, operation: Operation, load: Load) -> None:
         try:
             async with record.lock:
                 if operation.cancelled:
                     raise _cancelled(record.name)
-                if not reload and self._unchanged(record, source, digest):
-                    operation.end(changed=False)
+                if not load.reload and record.info is not None:
+                    self._check_same(record, load)
+                    operation.end(changed=False, **await self._confirm(record, load))
                     return
-                pin = record.pinned or pinned
-                record.on_demand = on_demand
-                if not on_demand:
-                    await self._write(lambda: self._state.want(record.name, source, digest, pinned=pin))
-                operation.accept()
-                try:
-                    result = await self._bring(record, operation, source, digest, pin=pin)
-                except LoradError as error:
-                    await self._write(lambda: self._state.give_up(record.name))
-                    raise _cancelled(record.name) if operation.cancelled else error from None
-                operation.end(**result)
+                operation.end(**await self._bring_kept(record, operation, load))
         except LoradError as error:
-            operation.end(error)
+            operation.end(_cancelled(record.name) if operation.cancelled else error)
         except Exception:
             log.exception("loading adapter %r failed", record.name)
             operation.end(EngineFailure("the adapter could not be loaded", code="adapter_load"))
         finally:
-            record.loads.remove((operation, source, digest))
+            record.loads.remove((operation, load))
             self._leave(record)
 
+    async def _confirm(self, record: Record, load: Load) -> dict[str, Any]:
+        """What is in force was asked for again: it's kept from now on, and pinned if that was wanted."""
+        if not load.on_demand and not record.kept:
+            await self._keep(record, pinned=record.pinned)
+        if load.pinned and not record.pinned:
+            try:
+                await self._pin(record, True)
+            except LoradError as error:
+                return {"warnings": [f"it isn't pinned: {error.message}"]}
+        return {}
+
+    async def _keep(self, record: Record, *, pinned: bool) -> None:
+        """Has the state file know what is in force."""
+        info, source, digest = record.info, record.source, record.digest
+        if info is not None:
+            await self._write(lambda: self._state.want(record.name, source, digest, pinned=pinned))
+            await self._write(lambda: self._state.keep(record.name, source, digest, info.generation))
+            record.kept, record.on_demand = True, False
+
+    async def _bring_kept(self, record: Record, operation: Operation, load: Load) -> dict[str, Any]:
+        """A load with its two entries in the state file: asked for, and in force."""
+        pin, failed = record.pinned or load.pinned, record.failure is not None
+        kept = not load.on_demand
+        if kept:
+            await self._write(lambda: self._state.want(record.name, load.source, load.digest, pinned=pin))
+        operation.accept()
+        try:
+            return await self._bring(record, operation, load.source, load.digest, pin=pin, kept=kept)
+        except LoradError:
+            # What the engine's death ended is still asked for.
+            if kept and self._handle.fault is None:
+                if failed and not operation.cancelled:  # what couldn't be brought back is still asked for, too
+                    was = record.source
+                    await self._write(lambda: self._state.want(record.name, was, "", pinned=pin))
+                else:
+                    await self._write(lambda: self._state.give_up(record.name))
+            raise
+
     async def _bring(
-        self, record: Record, operation: Operation, source: str, digest: str, *, pin: bool
+        self, record: Record, operation: Operation, source: str, digest: str, *, pin: bool, kept: bool
     ) -> dict[str, Any]:
         """From a source to a name in force."""
         entry = await self._fetch(operation, source, digest)
         try:
             info = await self._check(operation, record.name, entry)
+            try:
+                if operation.cancelled:
+                    raise _cancelled(record.name)
+                if kept:
+                    await self._write(lambda: self._state.keep(record.name, source, entry.digest, info.generation))
+                if operation.cancelled:  # meanwhile; the unload that did it removes the row
+                    raise _cancelled(record.name)
+            except LoradError:
+                await self._handle.release_adapter(info.generation)
+                raise
         except BaseException:
             self._cache.release(entry.digest)
             raise
-        if operation.cancelled:
-            self._cache.release(entry.digest)
-            await self._handle.release_adapter(info.generation)
-            raise _cancelled(record.name)
-        await self._write(lambda: self._state.keep(record.name, source, entry.digest, info.generation))
-        if operation.cancelled:  # meanwhile; the unload that did it removes the row
-            self._cache.release(entry.digest)
-            await self._handle.release_adapter(info.generation)
-            raise _cancelled(record.name)
-        changed = record.info is None or record.info.generation != info.generation
-        self._switch(record, source, entry.digest, info)
-        result: dict[str, Any] = {"changed": changed, "generation": info.generation}
+        result: dict[str, Any] = {
+            "changed": record.info is None or record.info.generation != info.generation,
+            "generation": info.generation,
+        }
         if info.warnings:
             result["warnings"] = list(info.warnings)
+        before, before_digest, was_pinned = self._switch(record, source, entry.digest, info)
+        record.kept, record.on_demand = kept or record.kept, not kept and not record.kept
+        if before is not None:
+            if was_pinned and pin:  # its place is the new one's
+                with contextlib.suppress(LoradError):
+                    await self._handle.pin_adapter(before.generation, False)
+                    was_pinned = False
+            self.spawn(self._forget(before.generation, before_digest, pinned=was_pinned))
         if pin:
             try:
                 await self._pin(record, True)
@@ -234,13 +270,16 @@ class AdapterManager:
         self._check_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
         return info
 
-    def _switch(self, record: Record, source: str, digest: str, info: AdapterInfo) -> None:
-        """From here on the name means this."""
-        before, before_digest, pinned = self.registry.publish(info), record.digest, record.pinned
+    def _switch(
+        self, record: Record, source: str, digest: str, info: AdapterInfo
+    ) -> tuple[AdapterInfo | None, str, bool]:
+        """From here on the name means this. Gives what it meant before, its digest, and whether that is pinned."""
+        self.registry.publish(info)
+        self.registry.use(record.name)
+        before = record.info, record.digest, record.pinned
         record.source, record.digest, record.info, record.failure = source, digest, info, None
         record.pinned = False
-        if before is not None:
-            self.spawn(self._forget(before.generation, before_digest, pinned=pinned))
+        return before
 
     async def _forget(self, generation: str, digest: str, *, pinned: bool) -> None:
         try:
@@ -251,75 +290,84 @@ class AdapterManager:
 
     # unloading
 
-    def unload(self, name: str, *, within_seconds: float | None = None) -> Operation:
+    def unload(self, name: str, *, within_seconds: float | None = None, listed: bool = True) -> Operation:
         """Takes the name away at once. Its requests end on what they were admitted with: in their own time, or within
         `within_seconds` and then with an error (0: at once)."""
         record = self.record(name)
-        operation = self.operations.begin("unload", name)
-        for load, _, _ in record.loads:
+        operation = self.operations.begin("unload", name, listed=listed)
+        for load, _ in record.loads:
             load.cancelled = True
-        info, digest, pinned = record.info, record.digest, record.pinned
+        was = replace(record)
         record.info, record.digest, record.pinned, record.failure = None, "", False, None
-        if info is not None:
+        if was.info is not None:
             self.registry.withdraw(name)
         record.users += 1
-        self.spawn(self._unload(record, operation, info, digest, pinned, within_seconds))
+        self.spawn(self._unload(record, operation, was, self._in_flight.of(name), within_seconds))
         return operation
 
     async def _unload(
         self,
         record: Record,
         operation: Operation,
-        info: AdapterInfo | None,
-        digest: str,
-        pinned: bool,
+        was: Record,
+        running: frozenset[Generation],
         within_seconds: float | None,
     ) -> None:
+        """`was`: what the name was before; `running`: its requests."""
         try:
+            # From now on, not from when the loads before it have ended.
+            ending = asyncio.create_task(self._end(running, within_seconds))
             async with record.lock:
-                await self._write(lambda: self._state.remove(record.name))
-            self._leave(record)
+                try:
+                    await self._write(lambda: self._state.remove(record.name))
+                except LoradError:
+                    ending.cancel()
+                    self._put_back(record, was)
+                    raise
+                record.kept = record.on_demand = False
             operation.accept()
-            if info is not None:
-                await self._drain(operation, record.name, info, digest, pinned, within_seconds)
+            operation.at("draining")
+            count = len(running)
+            operation.track(lambda: (count - len(self._in_flight.still(running)), count))
+            if was.info is not None:
+                await asyncio.gather(ending, self._forget(was.info.generation, was.digest, pinned=was.pinned))
             operation.end()
         except LoradError as error:
             operation.end(error)
         except Exception:
             log.exception("unloading adapter %r failed", record.name)
             operation.end(EngineFailure("the adapter could not be unloaded", code="adapter_unload"))
+        finally:
+            self._leave(record)
 
-    async def _drain(
-        self,
-        operation: Operation,
-        name: str,
-        info: AdapterInfo,
-        digest: str,
-        pinned: bool,
-        within_seconds: float | None,
-    ) -> None:
-        running = self._in_flight.of(name, info.generation)
-        operation.at("draining")
-        operation.track(lambda: (len(running) - len(self._in_flight.of(name, info.generation)), len(running)))
-        released = asyncio.create_task(self._forget(info.generation, digest, pinned=pinned))
+    def _put_back(self, record: Record, was: Record) -> None:
+        """An unload that can't be written down leaves all as it was."""
+        if record.info is None:
+            record.info, record.digest, record.pinned, record.failure = was.info, was.digest, was.pinned, was.failure
+            if was.info is not None:
+                self.registry.publish(was.info)
+
+    async def _end(self, running: frozenset[Generation], within_seconds: float | None) -> None:
+        """Waits for requests; after a time they end with an error."""
         try:
             async with asyncio.timeout(within_seconds):
-                await self._in_flight.drained(name, info.generation)
+                await self._in_flight.ended(running)
         except TimeoutError:
             error = Unavailable("the adapter was unloaded before the answer was complete", code="adapter_unloaded")
-            for generation in self._in_flight.of(name, info.generation):
+            for generation in self._in_flight.still(running):
                 generation.fail(error)
-            await self._in_flight.drained(name, info.generation)
-        await released
+            await self._in_flight.ended(running)
 
     # pins and aliases
 
     async def pin(self, name: str, pinned: bool) -> Record:
         """Keeps a name's adapter in pages, or no longer; so does a reload of it. Refused where pins have no room."""
-        record = self.record(name)
+        return await self._whole(self._pin_in_turn(self.record(name), pinned))
+
+    async def _pin_in_turn(self, record: Record, pinned: bool) -> Record:
         async with record.lock:
             if record.info is None:
-                raise Conflict(f"the adapter {name!r} isn't loaded: {record.state}", code="adapter_not_ready")
+                raise Conflict(f"the adapter {record.name!r} isn't loaded: {record.state}", code="adapter_not_ready")
             if record.pinned != pinned:
                 await self._pin(record, pinned)
         return record
@@ -339,36 +387,43 @@ class AdapterManager:
 
     async def set_alias(self, alias: str, target: str) -> None:
         """Lets `alias` stand for the adapter `target`."""
-        if target not in self._records:
-            raise NotFound(f"The adapter {target[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
+        self.record(target)
         if alias in self._records:
             raise InvalidRequest(f"{alias!r} is an adapter's name", code="adapter_name", param="alias")
         self.registry.set_alias(alias, target)
-        await self._write(lambda: self._state.alias(alias, target))
+        await self._whole(self._write(lambda: self._state.alias(alias, target)))
 
     async def remove_alias(self, alias: str) -> None:
         """Takes an alias away."""
         self.registry.remove_alias(alias)
-        await self._write(lambda: self._state.remove_alias(alias))
+        await self._whole(self._write(lambda: self._state.remove_alias(alias)))
 
     # start and end
 
-    async def restore(self, on_name: Callable[[str, int, int], None] = lambda name, done, total: None) -> None:
+    async def restore(
+        self,
+        on_name: Callable[[str, int, int], None] = lambda name, done, total: None,
+        taken: Collection[str] = (),
+    ) -> None:
         """Brings back what was asked for: the content that was in force, or a newer one whose load was under way.
 
-        Calls `on_name` for each. One that can't be brought back is listed as failed, with the reason.
+        Calls `on_name` for each. One that can't be brought back is listed as failed, with the reason. `taken`: names
+        that options of the start have, which aliases make way for.
         """
         rows = await self._write(self._state.adapters)
         for number, row in enumerate(rows):
             on_name(row.name, number, len(rows))
-            record = self._records.setdefault(row.name, Record(row.name))
+            record = self._records.setdefault(row.name, Record(row.name, kept=True))
             operation = self.operations.begin("restore", row.name)
-            sources = [(row.wanted_source, row.wanted_digest)] if row.wanted_source else []
-            sources += [(row.source, row.digest)] if row.source else []
+            sources = [(row.wanted_source, row.wanted_digest, row.wanted_pinned)] if row.wanted_source else []
+            sources += [(row.source, row.digest, row.pinned)] if row.source else []
             failures: list[LoradError] = []
-            for source, digest in sources:
+            for source, digest, pinned in sources:
                 try:
-                    await self._bring(record, operation, source, digest, pin=row.pinned)
+                    self.registry.check_name(row.name)
+                    if failures:  # the newer one can't be had: what was in force is wanted again
+                        await self._write(lambda: self._state.want(row.name, source, digest, pinned=pinned))  # noqa: B023
+                    await self._bring(record, operation, source, digest, pin=pinned, kept=True)
                     break
                 except LoradError as error:
                     failures.append(error)
@@ -377,8 +432,13 @@ class AdapterManager:
                 log.error("adapter %r couldn't be brought back: %s", row.name, failures[-1].message)
             operation.end(record.failure)
         for alias, target in (await self._write(self._state.aliases)).items():
-            if alias not in self._records:
+            if alias in self._records or alias in taken:
+                log.error("the alias %r is a name now, and isn't brought back", alias)
+                continue
+            try:
                 self.registry.set_alias(alias, target)
+            except LoradError as error:
+                log.error("the alias %r couldn't be brought back: %s", alias, error.message)
 
     async def close(self) -> None:
         """Ends what is under way; a restart takes it up again."""
@@ -388,6 +448,13 @@ class AdapterManager:
         self._fetches.shutdown(wait=False, cancel_futures=True)
         self._writes.shutdown(wait=True)
         self._state.close()
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Does `work` to its end, also if who waits for it gives up."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     async def _write(self, change: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writes, change)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from lorad.control.manager import AdapterManager
+from lorad.control.operation import Operation
 from lorad.control.record import Record
 from lorad.errors import InvalidRequest, LoradError, NotFound, Overloaded
 from lorad.sources.registry import Registry
@@ -12,6 +14,8 @@ from lorad.sources.registry import Registry
 MISSING_SECONDS = 10.0
 """How long a name that the registry hasn't got isn't asked for again."""
 MISSING_MAX = 4096
+GRACE_SECONDS = 5.0
+"""How long one stays that was loaded or used just now, whatever the limit."""
 LOADING_MAX = 64
 """Loads on demand at once; a request for one more is answered 429."""
 
@@ -31,18 +35,26 @@ class OnDemand:
     async def bring(self, name: str, unknown: NotFound) -> None:
         """Waits until `name` can be served. Raises `unknown` if the registry hasn't got it; if it has and it can't be
         loaded, the reason."""
+        name = self._manager.registry.aliases.get(name, name)
+        record = self._manager.find(name)
+        if record is not None and record.failure is not None:
+            raise unknown  # what it should be can't be had, and something else isn't served for it
+        if record is not None and record.loading is not None and not record.wanted_by_request:
+            await record.loading.wait()  # an operator's
+            return
         if self._missing.get(name, 0.0) > self._now():
             raise unknown
-        if sum(record.on_demand and record.loading is not None for record in self._manager.records) >= LOADING_MAX:
+        if sum(record.wanted_by_request for record in self._manager.records) >= LOADING_MAX:
             raise Overloaded(f"{LOADING_MAX} adapters are being loaded on demand, the limit", code="on_demand_full")
         try:
             operation = self._manager.load(name, self._adapters.source_of(name).text, on_demand=True)
         except InvalidRequest:
             raise unknown from None  # no name that an adapter there could have
+        self._manager.spawn(self._make_room_after(operation))
         await operation.wait()
         if operation.error is None:
-            self._make_room(name)
-        elif operation.error.code == "source_missing":
+            return
+        if operation.error.code == "source_missing":
             self._remember_missing(name)
             raise unknown
         else:
@@ -54,14 +66,23 @@ class OnDemand:
         while len(self._missing) > MISSING_MAX:
             del self._missing[next(iter(self._missing))]
 
-    def _make_room(self, name: str) -> None:
-        there = [record for record in self._manager.records if record.on_demand and record.state == "ready"]
-        idle = sorted((record for record in there if self._is_idle(record, name)), key=self._last_used)
-        for record in idle[: max(0, len(there) - self._adapters_max)]:
-            self._manager.unload(record.name)
+    async def _make_room_after(self, operation: Operation) -> None:
+        """Whether or not anybody still waits for it."""
+        await operation.wait()
+        self._make_room()
+        await asyncio.sleep(GRACE_SECONDS)
+        self._make_room()
 
-    def _is_idle(self, record: Record, name: str) -> bool:
-        return record.name != name and not record.pinned and not self._manager.running(record)
+    def _make_room(self) -> None:
+        there = [record for record in self._manager.records if record.on_demand and record.state == "ready"]
+        idle = sorted(filter(self._is_idle, there), key=self._last_used)
+        for record in idle[: max(0, len(there) - self._adapters_max)]:
+            self._manager.unload(record.name, listed=False)
+
+    def _is_idle(self, record: Record) -> bool:
+        # Who asked for it may not have come to his turn yet.
+        waits = self._last_used(record) > self._manager.registry.now() - GRACE_SECONDS
+        return not waits and not record.pinned and not self._manager.running(record)
 
     def _last_used(self, record: Record) -> float:
         return self._manager.registry.last_used(record.name) or 0.0

@@ -110,9 +110,11 @@ class Operations:
         self._new_id = new_id
         self._all: OrderedDict[str, Operation] = OrderedDict()
 
-    def begin(self, kind: str, *adapters: str) -> Operation:
-        """A new one."""
+    def begin(self, kind: str, *adapters: str, listed: bool = True) -> Operation:
+        """A new one; `listed`: it can be asked for."""
         operation = Operation(kind, list(adapters), id=f"op-{self._new_id()}", now=self._now)
+        if not listed:
+            return operation
         self._all[operation.id] = operation
         for known in list(self._all.values())[: max(0, len(self._all) - KEPT)]:
             if known.ended:

@@ -11,6 +11,18 @@ from lorad.engine.messages import AdapterInfo, AdapterStats
 from lorad.errors import LoradError
 
 
+@dataclass(frozen=True)
+class Load:
+    """What a load was asked to do."""
+
+    source: str
+    digest: str
+    """What its content must be; "": anything."""
+    reload: bool
+    pinned: bool
+    on_demand: bool
+
+
 @dataclass
 class Record:
     """A name that has an adapter, is getting one, or couldn't get back the one that it had."""
@@ -22,12 +34,14 @@ class Record:
     """Of its content, in the adapter cache; "": it isn't there."""
     info: AdapterInfo | None = None
     pinned: bool = False
+    kept: bool = False
+    """The state file knows of it: a restart brings it back."""
     on_demand: bool = False
-    """It was loaded because a request named it; the state file doesn't know of it."""
+    """It was loaded because a request named it, and goes when others need its place."""
     failure: LoradError | None = None
     """Why it couldn't be brought back at the start."""
-    loads: list[tuple[Operation, str, str]] = field(default_factory=list)
-    """Loads under way or waiting for their turn: operation, source, digest that its content must have."""
+    loads: list[tuple[Operation, Load]] = field(default_factory=list)
+    """Under way or waiting for their turn."""
     users: int = 0
     """Operations at work on it or waiting for their turn."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -38,6 +52,11 @@ class Record:
         """The load that was asked for last, unless an unload came after it."""
         operation = self.loads[-1][0] if self.loads else None
         return None if operation is None or operation.cancelled else operation
+
+    @property
+    def wanted_by_request(self) -> bool:
+        """Whether that load is for a request that named the adapter."""
+        return self.loading is not None and self.loads[-1][1].on_demand
 
     @property
     def exists(self) -> bool:
@@ -60,6 +79,7 @@ class Record:
             "source": self.source,
             "digest": self.digest or None,
             "pinned": self.pinned,
+            "kept": self.kept,
             "on_demand": self.on_demand,
             "operation": None if self.loading is None else self.loading.id,
         }

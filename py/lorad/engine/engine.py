@@ -255,8 +255,8 @@ class Engine:
     # stepping
 
     def has_work(self) -> bool:
-        """Whether any request waits or runs, or a page-in is under way or wished for. A wish may wait for room that nobody
-        uses: then `step` gives None."""
+        """Whether any request waits or runs, or a page-in is under way or wished for. A wish may wait for room that
+        nobody uses: then `step` gives None."""
         return bool(self._sampling) or self.worker.page_ins.pending > 0 or self.core.wishes() > 0
 
     def step(self) -> messages.Step | None:

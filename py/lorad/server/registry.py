@@ -97,6 +97,10 @@ class Registry:
         if name in self._adapters:
             self._used[name] = self._now()
 
+    def now(self) -> float:
+        """The clock of `last_used`."""
+        return self._now()
+
     def last_used(self, name: str) -> float | None:
         """When that was last, in seconds since 1970."""
         return self._used.get(name)

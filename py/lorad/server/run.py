@@ -88,7 +88,7 @@ class Server:
                 self.manager = await asyncio.to_thread(
                     make_manager, self.engine, registry, self.front.in_flight, self._config
                 )
-                await self.manager.restore(self._on_restored)
+                await self.manager.restore(self._on_restored, taken=modules)
                 self.front.on_unknown = on_demand(self.manager, self._config)
             await self._load(registry, modules)
             await self._listen(self.front)
@@ -115,7 +115,7 @@ class Server:
         await self._abandon()
 
     async def _load(self, registry: Registry, modules: dict[str, str]) -> None:
-        known = set() if self.manager is None else {record.name for record in self.manager.records}
+        known = set() if self.manager is None else {one.name for one in self.manager.records if one.info is not None}
         for name, path in modules.items():
             if name in known:  # it was reloaded while a server ran; that was asked for later than the option
                 continue

@@ -17,6 +17,7 @@ STEPS = (
         pinned INTEGER NOT NULL DEFAULT 0,
         wanted_source TEXT NOT NULL DEFAULT '', -- a load that was accepted and hasn't ended
         wanted_digest TEXT NOT NULL DEFAULT '',
+        wanted_pinned INTEGER NOT NULL DEFAULT 0,
         created REAL NOT NULL,
         PRIMARY KEY (base, name)
     ) STRICT;

@@ -35,6 +35,7 @@ class AdapterRow(NamedTuple):
     """A load that was accepted and hasn't ended; "": none."""
     wanted_digest: str
     """What its content must be, if that was said."""
+    wanted_pinned: bool
 
 
 class StateFile:
@@ -69,29 +70,28 @@ class StateFile:
     def want(self, name: str, source: str, digest: str, *, pinned: bool) -> None:
         """A load has been accepted."""
         self._change(
-            "INSERT INTO adapters (base, name, pinned, wanted_source, wanted_digest, created) "
+            "INSERT INTO adapters (base, name, wanted_pinned, wanted_source, wanted_digest, created) "
             "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (base, name) DO UPDATE SET wanted_source = excluded.wanted_source, "
-            "wanted_digest = excluded.wanted_digest",
+            "wanted_digest = excluded.wanted_digest, wanted_pinned = excluded.wanted_pinned",
             (self._base, name, pinned, source, digest, self._now()),
         )
 
     def keep(self, name: str, source: str, digest: str, generation: str) -> None:
         """That load has ended: this content is in force."""
         self._change(
-            "UPDATE adapters SET source = ?, digest = ?, generation = ?, wanted_source = '', wanted_digest = '' "
-            "WHERE base = ? AND name = ?",
+            "UPDATE adapters SET source = ?, digest = ?, generation = ?, pinned = wanted_pinned, wanted_source = '', "
+            "wanted_digest = '' WHERE base = ? AND name = ?",
             (source, digest, generation, self._base, name),
         )
 
     def give_up(self, name: str) -> None:
         """That load has failed: what was in force stays, and a name that had nothing is forgotten."""
-        self._database.execute("BEGIN IMMEDIATE")
-        self._change("DELETE FROM adapters WHERE base = ? AND name = ? AND source = ''", (self._base, name))
+        # Each of them is enough by itself: what is left between them is taken up at the next start.
         self._change(
-            "UPDATE adapters SET wanted_source = '', wanted_digest = '' WHERE base = ? AND name = ?",
+            "UPDATE adapters SET wanted_source = '', wanted_digest = '' WHERE base = ? AND name = ? AND source != ''",
             (self._base, name),
         )
-        self._database.execute("COMMIT")
+        self._change("DELETE FROM adapters WHERE base = ? AND name = ? AND source = ''", (self._base, name))
 
     def remove(self, name: str) -> None:
         """An unload has been accepted."""
@@ -99,7 +99,10 @@ class StateFile:
 
     def pin(self, name: str, pinned: bool) -> None:
         """Whether the name's content is to be kept in pages."""
-        self._change("UPDATE adapters SET pinned = ? WHERE base = ? AND name = ?", (pinned, self._base, name))
+        self._change(
+            "UPDATE adapters SET pinned = ?, wanted_pinned = ? WHERE base = ? AND name = ?",
+            (pinned, pinned, self._base, name),
+        )
 
     def alias(self, alias: str, target: str) -> None:
         """Lets a further name stand for `target`."""
@@ -119,7 +122,10 @@ class StateFile:
         os.close(self._lock)
 
     def _change(self, statement: str, values: tuple[object, ...]) -> None:
-        self._database.execute(statement, values)
+        try:
+            self._database.execute(statement, values)
+        except sqlite3.Error as error:
+            raise Unavailable(f"it can't be written down in the state file: {error}", code="state_write") from None
 
 
 def by_base(path: Path) -> list[tuple[str, AdapterRow]]:
@@ -135,14 +141,11 @@ def by_base(path: Path) -> list[tuple[str, AdapterRow]]:
 
 
 def _rows(database: sqlite3.Connection, where: str, *values: str) -> list[tuple[str, AdapterRow]]:
-    rows = database.execute(
-        "SELECT base, name, source, digest, generation, pinned, wanted_source, wanted_digest FROM adapters "
-        f"{where} ORDER BY base, created, name",
-        values,
-    )
+    columns = "base, name, source, digest, generation, pinned, wanted_source, wanted_digest, wanted_pinned"
+    rows = database.execute(f"SELECT {columns} FROM adapters {where} ORDER BY base, created, name", values)
     return [
-        (base, AdapterRow(name, source, digest, generation, bool(pinned), wanted_source, wanted_digest))
-        for base, name, source, digest, generation, pinned, wanted_source, wanted_digest in rows
+        (base, AdapterRow(name, source, digest, generation, bool(pinned), wanted, wanted_digest, bool(wanted_pinned)))
+        for base, name, source, digest, generation, pinned, wanted, wanted_digest, wanted_pinned in rows
     ]
 
 
