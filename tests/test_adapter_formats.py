@@ -148,7 +148,7 @@ GGUF: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         "adapter_config",
         ("adapter.lora.alpha", "wants a number"),
     ),
-    "alpha NaN": ({"keys": {"adapter.lora.alpha": float("nan")}}, "adapter_config", ("finite",)),
+    "alpha NaN": ({"keys": {"adapter.lora.alpha": float("nan")}}, "adapter_config", ("alpha is nan",)),
     "aLoRA": (
         {"keys": {"adapter.alora.invocation_tokens": [1, 2]}},
         "adapter_feature",

@@ -331,3 +331,18 @@ assert "torch" not in sys.modules, "torch was imported"
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("how", ["prewarm", "pin"])
+def test_an_idle_engine_pages_in_what_is_wished_for(base: Path, adapters: dict[str, Path], how: str) -> None:
+    engine = make(base, {"r9": adapters["r9"]}, max_pinned_bytes=2 << 20)
+    generation = engine._names["r9"].generation
+    if how == "pin":
+        engine.pin_adapter(generation, True)
+    else:
+        engine.prewarm_adapter(generation)
+    assert engine.has_work()
+    while engine.step():
+        pass
+    assert engine.stats().adapters[generation].state == "hot" and not engine.has_work()
+    engine.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from lorad.adapters import merge as merge_module
 from lorad.adapters.load import load_adapter
 from lorad.adapters.merge import merge
 from lorad.cli import main
@@ -95,3 +96,28 @@ def test_a_merge_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.Captur
     adapter = train(base, tmp_path / "adapter", target_modules=["embed_tokens"])
     assert main(["adapters", "merge", str(tmp_path / "made"), str(adapter), "--model", str(base)]) == 1
     assert "[merge_tied]" in capsys.readouterr().err and not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_a_wrong_merge_is_noticed(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make_tiny(tmp_path / "base")
+    file = make_tiny_gguf(base, tmp_path / "base.gguf", kind)
+    adapter = train(base, tmp_path / "adapter", target_modules=PROJECTIONS, strength=0.2)
+    right = merge_module._weight
+    monkeypatch.setattr(merge_module, "_weight", lambda weight, lora, module: right(weight, lora, module).flip(0))
+    assert main(["adapters", "merge", str(tmp_path / "made"), str(adapter), "--model", str(file)]) == 1
+    assert "[merge_verify]" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"base", "base.gguf", "adapter"}
+
+
+def test_a_place_that_cant_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = make_tiny(tmp_path / "base")
+    adapter = train(base, tmp_path / "adapter", target_modules=["q_proj"])
+    for command in (
+        ["merge", "/proc/nowhere/x", str(adapter), "--model", str(base)],
+        ["combine", "/proc/nowhere/x", str(adapter), "--model", str(base)],
+    ):
+        assert main(["adapters", *command]) == 1
+        assert "[output_write]" in capsys.readouterr().err

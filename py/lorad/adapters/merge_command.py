@@ -6,87 +6,105 @@ import argparse
 import random
 import shutil
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.merge import merge
 from lorad.engine.engine import Engine
 from lorad.errors import InvalidRequest, LoradError
+from lorad.models.weights import Weights
 
 PROMPTS, TOKENS = 8, 16
 EXACT = {"F32": 1e-3, "F16": 2e-2, "BF16": 0.2}
 """How far a log-probability may be off, where a weight's rounding is of that type. Blocks of few bits are just told."""
 
-
-class Answer(NamedTuple):
-    """Greedy tokens and their log-probabilities."""
-
-    tokens: list[int]
-    logprobs: list[float]
+SAME_MIN = 0.2
+"""Part of the greedy tokens that weights of few bits must leave as they are; of a wrong merge hardly any is the same."""
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
     """Writes the merged model, asks it and the adapter the same, and says what differs. A model that doesn't answer as
-    the adapter does is taken away again."""
+    the adapter does never gets the name that was asked for."""
     output: Path = arguments.output
-    if output.exists():
+    if output.exists() or output.is_symlink():
         raise InvalidRequest(f"{output} exists already", code="output_exists", param="output")
-    engine = Engine(str(arguments.model), max_lora_rank=arguments.max_lora_rank, dtype="float32")
-    with closing(engine):
-        weights = engine.weights
-        checked = engine.prepare_adapter(arguments.adapter.name, str(arguments.adapter)).checked
-        output.mkdir(parents=True)
-        try:
-            made = merge(weights, checked, output, links=False)
+    unverified = output.with_name(f".{output.name}.unverified")
+    try:
+        unverified.mkdir(parents=True)
+    except OSError as error:
+        raise InvalidRequest(
+            f"{output} can't be written: {error.strerror}", code="output_write", param="output"
+        ) from None
+    try:
+        engine = Engine(str(arguments.model), max_lora_rank=arguments.max_lora_rank, dtype="float32")
+        with closing(engine):
+            checked = engine.prepare_adapter(arguments.adapter.name, str(arguments.adapter)).checked
+            made = merge(engine.weights, checked, unverified, links=False)
             engine.load_adapter("adapter", str(arguments.adapter))
-            asked = _prompts(weights.config.vocab)
-            wanted = _answers(engine, "adapter", asked)
             with closing(Engine(str(made), dtype="float32")) as merged:
-                found = _answers(merged, "", asked)
-            kind = weights.tensor(
-                weights.config.weight_name(
-                    checked.modules[0].layer, weights.config.adaptable()[checked.modules[0].module].name
-                )
-            ).kind
-            same, off = _beside(wanted, found)
-            limit = EXACT.get(kind)
-            if limit is not None and off > limit:
-                raise LoradError(
-                    f"the merged model is off by {off:.2g} in a log-probability, at most {limit:g} is right for {kind}",
-                    code="merge_verify",
-                )
-        except BaseException:
-            shutil.rmtree(output, ignore_errors=True)
-            raise
-    total = PROMPTS * TOKENS
+                seen = beside(engine, merged)
+            kind = _kind(engine.weights, checked)
+        _check(seen, kind)
+        unverified.rename(output)
+    except BaseException:
+        shutil.rmtree(unverified, ignore_errors=True)
+        raise
     sys.stdout.write(
-        f"{made}: {arguments.adapter} merged into weights of {kind}. Beside the adapter on its base: {same} of {total} "
-        f"greedy tokens are the same, log-probabilities up to there within {off:.2g}\n"
+        f"{output / made.name if made != unverified else output}: {arguments.adapter} merged into weights of {kind}. "
+        f"Beside the adapter on its base: {seen.same} of {seen.tokens} greedy tokens are the same, log-probabilities "
+        f"within {seen.off:.2g}\n"
     )
     return 0
 
 
-def _prompts(vocab: int) -> list[list[int]]:
-    dice = random.Random(0)
-    return [[dice.randrange(vocab) for _ in range(length)] for length in range(4, 4 + 4 * PROMPTS, 4)]
+class Seen(NamedTuple):
+    """A merged model beside the adapter on its base, along the adapter's greedy answers."""
+
+    tokens: int
+    same: int
+    off: float
+    """The largest difference of the best token's log-probability, whether or not it's the same token."""
 
 
-def _answers(engine: Engine, model: str, prompts: Sequence[list[int]]) -> list[Answer]:
-    requests = [engine.add(prompt, model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for prompt in prompts]
+def beside(engine: Engine, merged: Engine) -> Seen:
+    """Asks both for the next token after the same beginnings."""
+    dice, vocab = random.Random(0), engine.weights.config.vocab
+    prompts = [[dice.randrange(vocab) for _ in range(length)] for length in range(4, 4 + 4 * PROMPTS, 4)]
+    wanted = [engine.add(prompt, "adapter", max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for prompt in prompts]
+    _run(engine)
+    same, off = 0, 0.0
+    for prompt, answer in zip(prompts, wanted, strict=True):
+        begun = [[*prompt, *answer.tokens[:place]] for place in range(TOKENS)]
+        found = [merged.add(ids, max_tokens=1, stop_token_ids=(), logprobs=0) for ids in begun]
+        _run(merged)
+        same += sum(one.tokens == [token] for one, token in zip(found, answer.tokens, strict=True))
+        off = max(off, *(abs(one.logprobs[0] - logprob) for one, logprob in zip(found, answer.logprobs, strict=True)))
+    return Seen(PROMPTS * TOKENS, same, off)
+
+
+def _run(engine: Engine) -> None:
     while engine.step():
         pass
-    return [Answer(request.tokens, request.logprobs) for request in requests]
 
 
-def _beside(wanted: Sequence[Answer], found: Sequence[Answer]) -> tuple[int, float]:
-    """Tokens up to the first other one, and the largest difference of their log-probabilities."""
-    same, off = 0, 0.0
-    for one, other in zip(wanted, found, strict=True):
-        for place in range(TOKENS):
-            if one.tokens[place] != other.tokens[place]:
-                break
-            same += 1
-            off = max(off, abs(one.logprobs[place] - other.logprobs[place]))
-    return same, off
+def _check(seen: Seen, kind: str) -> None:
+    limit = EXACT.get(kind)
+    if limit is not None and seen.off > limit:
+        raise LoradError(
+            f"the merged model is off by {seen.off:.2g} in a log-probability, at most {limit:g} is right for {kind}",
+            code="merge_verify",
+        )
+    if seen.same < SAME_MIN * seen.tokens:
+        raise LoradError(
+            f"the merged model has {seen.same} of {seen.tokens} tokens in common with the adapter, at least "
+            f"{SAME_MIN:.0%} are wanted: weights of {kind} don't hold it",
+            code="merge_verify",
+        )
+
+
+def _kind(weights: Weights, checked: CheckedAdapter) -> str:
+    """The number type of the first weight that the adapter changes."""
+    first = checked.modules[0]
+    return weights.tensor(weights.config.weight_name(first.layer, weights.config.adaptable()[first.module].name)).kind

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from lorad.adapters.combine.combine import Combined
@@ -19,7 +21,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def write_adapter(folder: Path, modules: Iterable[Combined], config: ModelConfig, dtype: str, about: str) -> None:
     """Writes plain LoRA of scale 1 into a new folder. `about`: how it was made, for whoever opens the file."""
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         raise InvalidRequest(f"{folder} exists already", code="output_exists", param="output")
     names = [module.name for module in config.adaptable()]
     tensors: dict[str, torch.Tensor] = {}
@@ -46,6 +48,13 @@ def write_adapter(folder: Path, modules: Iterable[Combined], config: ModelConfig
         "target_modules": sorted({path.rpartition(".")[2] for path in ranks}),
         "base_model_name_or_path": config.name,
     }
-    folder.mkdir(parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt", "made": about})
-    (folder / "adapter_config.json").write_text(json.dumps(fields, indent=1) + "\n")
+    try:
+        folder.mkdir(parents=True)
+        try:
+            save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt", "made": about})
+            (folder / "adapter_config.json").write_text(json.dumps(fields, indent=1) + "\n")
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    except (OSError, SafetensorError) as error:
+        raise InvalidRequest(f"{folder} can't be written: {error}", code="output_write", param="output") from None
