@@ -21,7 +21,7 @@ EXACT = {"F32": 1e-3, "F16": 2e-2, "BF16": 0.2}
 """How far a log-probability may be off, where a weight's rounding is of that type. Blocks of few bits are just told."""
 
 SAME_MIN = 0.2
-"""Part of the greedy tokens that weights of few bits must leave as they are; of a wrong merge hardly any is the same."""
+"""Part of the greedy tokens that weights of few bits must leave as they are; a wrong merge leaves hardly any."""
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
