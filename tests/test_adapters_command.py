@@ -174,3 +174,17 @@ def test_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
         assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("rank", ["-3", "0", "many", "5000", "²"])
+def test_rank_limits_that_are_none(rank: str, adapter: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(capsys, "check", adapter, "--max-lora-rank", rank)
+    assert "1 to 4096" in capsys.readouterr().err
+
+
+def test_a_name_sends_nothing_to_the_terminal(
+    base: Weights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_adapter(tmp_path / "red\x1b[31m", base.config)
+    assert "\x1b" not in run(capsys, "check", path)[1] + run(capsys, "inspect", path)[1]

@@ -120,6 +120,9 @@ def test_what_cant_be_combined_is_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         list(combine([Part(two[0], float("inf"))], Recipe()))
     assert refusal.value.code == "combine_weight"
+    with pytest.raises(InvalidRequest, match="all are 0") as refusal:
+        list(combine([Part(two[0], 0.0)], Recipe()))
+    assert refusal.value.code == "combine_weight"
     with pytest.raises(InvalidRequest) as refusal:
         list(combine([], Recipe()))
     assert refusal.value.code == "combine_parts"

@@ -70,10 +70,17 @@ def _add_stale(commands: Any) -> None:
     stale.set_defaults(run=later("lorad.store.stale", "stale"))
 
 
+def _rank(text: str) -> int:
+    most = config.EngineConfig.__dataclass_fields__["max_lora_rank"].metadata["high"]
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"1 to {most}, got {text!r}")
+    return int(text)
+
+
 def _add_rank_limit(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-lora-rank",
-        type=int,
+        type=_rank,
         default=config.EngineConfig.__dataclass_fields__["max_lora_rank"].default,
         metavar="N",
         help="adapters above this rank are refused",

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lorad.adapters.reject import readable
 from lorad.adapters.report import Report
 
 
@@ -28,7 +29,7 @@ def print_reports(console: Console, reports: Sequence[Report]) -> None:
             low, high = min(e.norm_min for e in report.effects), max(e.norm_max for e in report.effects)
             cells = [str(report.modules), str(report.rank), f"{report.bytes / 1e6:,.1f}", str(report.pages or "")]
             cells += [f"{_number(low)}–{_number(high)}", f"[green]{said}[/green]"]
-        table.add_row(escape(report.name), report.format, ", ".join(report.types), *cells)
+        table.add_row(escape(readable(report.name)), report.format, ", ".join(report.types), *cells)
     console.print(table)
     for report in reports:
         _print_words(console, report)
@@ -36,8 +37,8 @@ def print_reports(console: Console, reports: Sequence[Report]) -> None:
 
 def print_effects(console: Console, report: Report) -> None:
     """One adapter, a row for each module."""
-    facts = Table(title=escape(report.name), show_header=False)
-    facts.add_row("path", escape(report.path))
+    facts = Table(title=escape(readable(report.name)), show_header=False)
+    facts.add_row("path", escape(readable(report.path)))
     if report.format:
         facts.add_row("format", f"{report.format}, numbers of {', '.join(report.types)}")
     if report.refusal is None:
@@ -67,11 +68,11 @@ def print_effects(console: Console, report: Report) -> None:
 def _print_words(console: Console, report: Report) -> None:
     if report.refusal is not None:
         console.print(
-            f"{escape(report.name)}: [red]refused[/red]: {escape(report.refusal.message)} "
+            f"{escape(readable(report.name))}: [red]refused[/red]: {escape(report.refusal.message)} "
             f"{escape('[' + report.refusal.code + ']')}"
         )
     for warning in report.warnings:
-        console.print(f"{escape(report.name)}: [yellow]warning[/yellow]: {escape(warning)}")
+        console.print(f"{escape(readable(report.name))}: [yellow]warning[/yellow]: {escape(warning)}")
 
 
 def _number(value: float) -> str:

@@ -87,6 +87,8 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> Iterator[Combined]:
 def _check(parts: Sequence[Part], recipe: Recipe) -> None:
     if not parts:
         raise InvalidRequest("adapters: at least 1, got 0", code="combine_parts", param="adapters")
+    if not any(part.weight for part in parts):
+        raise InvalidRequest("weights: all are 0, which leaves nothing", code="combine_weight", param="weight")
     for part in parts:
         if not math.isfinite(part.weight):
             raise InvalidRequest(

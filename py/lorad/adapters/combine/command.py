@@ -19,6 +19,8 @@ from lorad.errors import InvalidRequest
 from lorad.models.open import open_model
 
 WIDTH = 110
+COMPARED_MAX = 12
+"""Adapters of which each two are compared, which takes as long as there are pairs."""
 
 
 def run_combine(arguments: argparse.Namespace) -> int:
@@ -35,7 +37,8 @@ def run_combine(arguments: argparse.Namespace) -> int:
     count = len({(lora.layer, lora.module) for part in parts for lora in part.adapter.modules})
     shown = track(made, recipe.method, total=count, console=Console(stderr=True), transient=True)
     write_adapter(arguments.output, shown, weights.config, arguments.dtype, f"lorad, {recipe.method}: {names}")
-    print_interference(interference([part.adapter for part in parts]))
+    if len(parts) <= COMPARED_MAX:
+        print_interference(interference([part.adapter for part in parts]))
     sys.stdout.write(
         f"{arguments.output}: {recipe.method} of {names}\n"
         "An experiment: adapters that were trained apart weren't made to be added. Measure it on held-out texts.\n"
