@@ -59,6 +59,8 @@ INBOX_MAX = 16384
 SWITCH_SECONDS = 5e-4
 """How long the loader's Python may keep the loop waiting, at each of a step's calls (some 250); Python's is 5 ms."""
 
+LOAD_NICE = 10
+
 IDLE_SECONDS = 0.02
 """How soon to step again, at the latest, when the engine has work and none of it can run yet. A page-in that ends wakes
 the loop before that."""
@@ -138,7 +140,7 @@ class Loop:
         self._engine = engine
         self._inbox = inbox
         self._send = send
-        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lorad-load")
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="lorad-load", initializer=_give_way)
         self._running = True
         self._draining: dict[int, int] = {}
         """The call that each adapter that drains is the answer to, by the adapter's number."""
@@ -236,6 +238,11 @@ class Loop:
             self._send(act())
         except LoradError as error:
             self._send(CallFailed(call, failure_of(error)))
+
+
+def _give_way() -> None:
+    """Of this thread: a load takes what cores have left; others' first tokens don't wait for it."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOAD_NICE)
 
 
 def read_frames(connection: socket.socket, frames: FrameBuffer, inbox: Inbox) -> None:
