@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlling import Control, controlling
+from controlling import ADAPTERS, Control, controlling
 from lorad.control import on_demand
 
 
@@ -44,7 +44,9 @@ async def test_a_name_that_isnt_there_is_not_looked_for_each_time(
         assert await control.generation("other") is not None
 
 
-@pytest.mark.parametrize("name", ["../root/a", "a/b", "..", "a@b", ".hidden", "x" * 300, "a\u200bb", "s3://bucket/a"])
+@pytest.mark.parametrize(
+    "name", ["../elsewhere/a", "a/b", "..", "a@b", ".hidden", "x" * 300, "a\u200bb", "s3://bucket/a"]
+)
 async def test_names_that_lead_elsewhere_are_unknown(tmp_path: Path, name: str) -> None:
     async with controlling(tmp_path, adapter_registry=str(tmp_path / "root"), adapter_roots=[]) as control:
         put(control, "a", "one")
@@ -137,6 +139,16 @@ async def test_an_operator_keeps_what_came_on_demand(tmp_path: Path) -> None:
     async with controlling(tmp_path) as control:
         card = await control.card("acme")
         assert card["generation"] == generation and card["pinned"] is True
+
+
+async def test_a_pin_keeps_what_came_on_demand(tmp_path: Path) -> None:
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        control.write("acme", "one")
+        assert await control.generation("acme") is not None
+        status, card = await control.ask("PATCH", f"{ADAPTERS}/acme", pinned=True)
+        assert status == 200 and card["kept"] is True and card["on_demand"] is False
+    async with controlling(tmp_path) as control:
+        assert (await control.card("acme"))["pinned"] is True
 
 
 async def test_an_alias_brings_what_it_stands_for(tmp_path: Path) -> None:

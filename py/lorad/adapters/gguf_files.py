@@ -24,7 +24,8 @@ from lorad.adapters.keys import module_path
 from lorad.adapters.reject import reject
 from lorad.errors import ModelRejected
 from lorad.lazy import torch
-from lorad.models.config import ModelConfig
+from lorad.models.config import MODULES, ModelConfig
+from lorad.models.gguf_file import IN_LAYER
 from lorad.models.gguf_header import GgufHeader, TensorInfo, parse_header
 from lorad.models.gguf_keys import Keys
 from lorad.models.safetensors_file import FLOATS, Entry
@@ -33,15 +34,7 @@ from lorad.models.weights import RawTensor
 HEADER_BYTES_MAX = 16 << 20
 """An adapter's is kilobytes, as it has no vocabulary."""
 _NAME = re.compile(r"blk\.(0|[1-9][0-9]{0,8})\.([a-z_]+)\.weight\.lora_([ab])")
-_MODULES = {
-    "attn_q": "q_proj",
-    "attn_k": "k_proj",
-    "attn_v": "v_proj",
-    "attn_output": "o_proj",
-    "ffn_gate": "gate_proj",
-    "ffn_up": "up_proj",
-    "ffn_down": "down_proj",
-}
+_MODULES = {name: module for name, module in IN_LAYER.items() if module in MODULES}
 _OUTSIDE = {
     "output.weight.lora_a": "base_model.model.lm_head.lora_A.weight",
     "output.weight.lora_b": "base_model.model.lm_head.lora_B.weight",

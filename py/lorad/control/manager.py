@@ -79,8 +79,8 @@ class AdapterManager:
 
     def record(self, name: str) -> Record:
         """What is known of a name; an alias has none of its own."""
-        record = self._records.get(name)
-        if record is None or not record.exists:
+        record = self.find(name)
+        if record is None:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
         return record
 
@@ -316,7 +316,7 @@ class AdapterManager:
         """`was`: what the name was before; `running`: its requests."""
         try:
             # From now on, not from when the loads before it have ended.
-            ending = asyncio.create_task(self._end(running, within_seconds))
+            ending = self.spawn(self._end(running, within_seconds))
             async with record.lock:
                 try:
                     await self._write(lambda: self._state.remove(record.name))
@@ -331,6 +331,7 @@ class AdapterManager:
             operation.track(lambda: (count - len(self._in_flight.still(running)), count))
             if was.info is not None:
                 await asyncio.gather(ending, self._forget(was.info.generation, was.digest, pinned=was.pinned))
+            await ending
             operation.end()
         except LoradError as error:
             operation.end(error)
@@ -368,6 +369,8 @@ class AdapterManager:
         async with record.lock:
             if record.info is None:
                 raise Conflict(f"the adapter {record.name!r} isn't loaded: {record.state}", code="adapter_not_ready")
+            if pinned and record.on_demand:  # an operator wants it to stay
+                await self._keep(record, pinned=record.pinned)
             if record.pinned != pinned:
                 await self._pin(record, pinned)
         return record
@@ -451,10 +454,7 @@ class AdapterManager:
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Does `work` to its end, also if who waits for it gives up."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self.spawn(work))
 
     async def _write(self, change: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writes, change)
@@ -465,11 +465,12 @@ class AdapterManager:
         if record.users == 0 and record.info is None and record.failure is None:
             self._records.pop(record.name, None)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Does something in the background, until the manager is closed."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _cancelled(name: str) -> LoradError:

@@ -57,8 +57,7 @@ class OnDemand:
         if operation.error.code == "source_missing":
             self._remember_missing(name)
             raise unknown
-        else:
-            raise _as_refusal(operation.error)
+        raise _as_refusal(operation.error)
 
     def _remember_missing(self, name: str) -> None:
         self._missing.pop(name, None)

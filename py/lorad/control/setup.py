@@ -17,8 +17,7 @@ from lorad.server.registry import Registry
 from lorad.sources.cache import AdapterCache
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.registry import Registry as AdapterFolder
-from lorad.store.stale import STATE_FILE
-from lorad.store.state import StateFile
+from lorad.store.state import STATE_FILE, StateFile
 
 ADAPTERS = "adapters"
 """In the data folder."""

@@ -23,7 +23,7 @@ from lorad.models.rope import FactorRope
 from lorad.models.weights import Place, RawTensor, check_names, check_shape
 
 _PLAIN = {"token_embd.weight": "embed", "output_norm.weight": "norm", "output.weight": "head"}
-_IN_LAYER = {
+IN_LAYER = {
     "attn_norm": "input_norm",
     "post_attention_norm": "attention_out_norm",
     "ffn_norm": "post_norm",
@@ -38,6 +38,7 @@ _IN_LAYER = {
     "ffn_up": "up_proj",
     "ffn_down": "down_proj",
 }
+"""llama.cpp's names of what a layer has, and ours."""
 _ROPE_FACTORS = "rope_freqs.weight"
 _ROPE_DERIVED = "attn_rot_embd"
 """Rotary frequencies that old converters stored; they follow from theta."""
@@ -106,7 +107,7 @@ def _canonical(name: str) -> str:
         return _PLAIN[name]
     parts = name.split(".")
     if len(parts) == 4 and parts[0] == "blk" and parts[1].isascii() and parts[1].isdigit():
-        known = _IN_LAYER.get(parts[2])
+        known = IN_LAYER.get(parts[2])
         if known is not None and parts[1] == str(int(parts[1])):
             if parts[3] == "weight":
                 return f"layers.{parts[1]}.{known}"

@@ -13,10 +13,8 @@ from rich.table import Table
 
 from lorad.models.files import data_folder
 from lorad.models.open import open_model
-from lorad.store.state import by_base
+from lorad.store.state import STATE_FILE, by_base
 
-STATE_FILE = "state.sqlite"
-"""In the data folder, unless an option says else."""
 WIDTH = 110
 
 

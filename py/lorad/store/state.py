@@ -17,6 +17,9 @@ from typing import NamedTuple
 from lorad.errors import Unavailable
 from lorad.store.migrations import migrate
 
+STATE_FILE = "state.sqlite"
+"""In the data folder, unless an option says else."""
+
 BUSY_SECONDS = 10.0
 """How long a change waits for another server's, on another base, in the same file."""
 
