@@ -242,15 +242,27 @@ async def clear(storm: Storm) -> dict[str, int]:
         _, adapters = await storm.ask(session, "GET", "/v1/lora_adapters")
     assert storm.process is not None
     pids = [storm.process.pid, *_children(storm.process.pid)]
+    files, threads = await _settled(pids)
     pages = re.findall(r'^lorad:pages\{.*owner="adapters".*\} (\S+)$', metrics, re.MULTILINE)
     return {
         "adapters": len(adapters["data"]),
         "pages of adapters": int(float(pages[0])) if pages else -1,
-        "open files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
-        "threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
+        "open files": files,
+        "threads": threads,
         "MiB": sum(_rss(pid) for pid in pids) >> 20,
         "series of metrics": metrics.count("\n"),
     }
+
+
+async def _settled(pids: list[int]) -> tuple[int, int]:
+    """The fewest open files and threads of a second: the server closes a client's connection when it hears of it,
+    which may be after the client is gone."""
+    seen = []
+    for _ in range(20):
+        files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+        seen.append((files, sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)))
+        await asyncio.sleep(0.05)
+    return min(files for files, _ in seen), min(threads for _, threads in seen)
 
 
 def _children(pid: int) -> list[int]:
