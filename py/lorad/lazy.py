@@ -23,7 +23,9 @@ else:
             module = importlib.import_module("torch")
             if new and self.threads is not None:
                 module.set_num_threads(self.threads)
-            return getattr(module, name)
+            value = getattr(module, name)
+            vars(self)[name] = value  # the next time it's found without this call
+            return value
 
     torch = _Torch()
 
