@@ -101,6 +101,8 @@ class ScriptedEngine:
         self.held: Counter[str] = Counter()
         """Loads of each generation that weren't given back."""
         self.pins: Counter[str] = Counter()
+        self.tenants: dict[int, tuple[int, int, int, int]] = {}
+        """Weight, running_max, waiting_max, pages_max of each that was told."""
         self.hot: set[str] = set()
         self.pause = 0.0
         """Of a load."""
@@ -162,6 +164,11 @@ class ScriptedEngine:
         assert self.held[generation] > 0
         if "cold" not in self.bad:
             self.hot.add(generation)
+
+    async def set_tenant(
+        self, tenant: int, *, weight: int = 100, running_max: int = 0, waiting_max: int = 0, pages_max: int = 0
+    ) -> None:
+        self.tenants[tenant] = (weight, running_max, waiting_max, pages_max)
 
     async def stats(self) -> Stats:
         if self.fault is not None:
@@ -282,6 +289,9 @@ class ProcessScript:
         return None
 
     def prewarm_adapter(self, generation: str) -> None:
+        return None
+
+    def set_tenant(self, tenant: int, *, weight: int, running_max: int, waiting_max: int, pages_max: int) -> None:
         return None
 
     def has_work(self) -> bool:

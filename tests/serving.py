@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,7 @@ from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
+from lorad.tenants.serving import Tenancy
 from lorad.text.model import TextModel
 from lorad.text.template import ChatTemplate
 from lorad.text.tokenizer import Tokenizer, byte_alphabet
@@ -125,9 +127,10 @@ async def serving(
     in_flight_max: int = 1000,
     base: str = "base",
     control: Callable[[Registry, Front, ServerConfig], Awaitable[AdapterManager]] | None = None,
+    tenants: Path | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
-    """A server with a base named `base` and some adapters."""
+    """A server with a base named `base` and some adapters. `tenants`: a state file that keys are looked up in."""
     engine = engine or ScriptedEngine(info=model_info(VOCAB, CONTEXT))
     config = ServerConfig(**options)
     registry = Registry([base], engine.model, now=lambda: 1700000000.5)
@@ -143,8 +146,15 @@ async def serving(
         now=lambda: 1700000000.5,
         new_id=lambda: f"{next(numbers):04d}",
     )
+    tenancy = None
+    if tenants is not None:
+        tenancy = Tenancy(tenants, engine)
+        front.ledger = tenancy.ledger
+        await tenancy.start(front.limits)
     routes = None if control is None else ControlRoutes(await control(registry, front, config), engine)
-    runner = web.AppRunner(make_app(front, routes), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+    runner = web.AppRunner(
+        make_app(front, routes, tenancy), access_log=None, handler_cancellation=True, shutdown_timeout=0.5
+    )
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -154,4 +164,6 @@ async def serving(
             yield Client(session, f"http://{host}:{port}", engine, front)
     finally:
         await runner.cleanup()
+        if tenancy is not None:
+            await tenancy.stop()
         front.close()

@@ -1,4 +1,4 @@
-"""The command line: `lorad serve`, `demo`, `adapters`, `simulate`, `bench`, `doctor`, `version`.
+"""The command line: `lorad serve`, `demo`, `adapters`, `tenants`, `keys`, `usage`, `simulate`, `bench`, `doctor`.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -15,6 +15,7 @@ from lorad.bench import arguments as bench_arguments
 from lorad.errors import LoradError
 from lorad.later import later
 from lorad.simulate import arguments as simulation_arguments
+from lorad.tenants import arguments as tenants_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +53,10 @@ def _parser() -> argparse.ArgumentParser:
         "adapters", help="look at adapter files, and at a running server's adapters", allow_abbrev=False
     )
     adapters_arguments.add_arguments(adapters)
+
+    tenants_arguments.add_tenants(commands)
+    tenants_arguments.add_keys(commands)
+    tenants_arguments.add_usage(commands)
 
     simulate = commands.add_parser(
         "simulate", help="run the scheduler on a virtual clock: loads, policies, limits, faults", allow_abbrev=False

@@ -116,6 +116,9 @@ class ServerConfig:
     served_model_name: str = option("", "public name of the base; default: `smollm2` or the file's own name")
     lora_modules: list[str] = option([], "adapters to serve", metavar="NAME=PATH")
     api_key: str = option("", "key that every route but /health wants; default: none")
+    tenants: bool = option(
+        False, "keys, tenants and their limits are those of the state file: lorad tenants, lorad keys, lorad usage"
+    )
     control_key: str = option("", "key that the control endpoints want; default: they are off")
     state_file: str = option(
         "", "SQLite file with what the control endpoints were asked for; default: state.sqlite in the data folder"

@@ -78,7 +78,10 @@ class Overloaded(LoradError):
 
     status = 429
     kind = "rate_limit_error"
-    retry_after_s: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, code: str, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, code=code, param=param)
+        self.retry_after_s = retry_after_s
 
 
 class Unauthorized(LoradError):

@@ -38,6 +38,7 @@ from lorad.engine.messages import (
     Progress,
     Ready,
     ReleaseAdapter,
+    SetTenant,
     Shutdown,
     Start,
     Stats,
@@ -204,6 +205,12 @@ class ProcessEngine:
     async def prewarm_adapter(self, generation: str) -> None:
         """Pages a generation in when there is room."""
         await self._call(lambda call: PrewarmAdapter(call, generation))
+
+    async def set_tenant(
+        self, tenant: int, *, weight: int = 100, running_max: int = 0, waiting_max: int = 0, pages_max: int = 0
+    ) -> None:
+        """Gives a tenant its share and limits."""
+        await self._call(lambda call: SetTenant(call, tenant, weight, running_max, waiting_max, pages_max))
 
     async def stats(self) -> Stats:
         """The engine's counters now."""

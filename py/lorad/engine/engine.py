@@ -200,6 +200,19 @@ class Engine:
             raise NotFound(f"model {shown(name)} isn't loaded", code="model_not_found", param="model")
         return self._names[name]
 
+    def set_tenant(
+        self, tenant: int, *, weight: int = 100, running_max: int = 0, waiting_max: int = 0, pages_max: int = 0
+    ) -> None:
+        """Gives a tenant its share (1 to 1000 beside the others'), and limits of the sequences that it may run and let
+        wait and of the pages that it may hold; 0: none."""
+        self._check_open()
+        limits = {"running_max": running_max, "waiting_max": waiting_max, "pages_max": pages_max}
+        given = {name: request_number(value, name, U32_MAX) for name, value in limits.items() if value != 0}
+        with refusals():
+            self.core.set_tenant(
+                request_number(tenant, "tenant", U32_MAX), weight=request_number(weight, "weight", U32_MAX), **given
+            )
+
     # requests
 
     def submit(self, request: messages.Generate) -> None:

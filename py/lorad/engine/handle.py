@@ -55,5 +55,10 @@ class EngineHandle(Protocol):
     async def prewarm_adapter(self, generation: str) -> None:
         """Pages a generation in when there is room that nobody uses."""
 
+    async def set_tenant(
+        self, tenant: int, *, weight: int = 100, running_max: int = 0, waiting_max: int = 0, pages_max: int = 0
+    ) -> None:
+        """Gives a tenant its share, and limits (0: none) of what it may run, let wait and hold."""
+
     async def stats(self) -> Stats:
         """The engine's counters now."""

@@ -91,6 +91,19 @@ class PrewarmAdapter(msgspec.Struct, frozen=True, tag="prewarm"):
     generation: str
 
 
+class SetTenant(msgspec.Struct, frozen=True, tag="tenant"):
+    """Give a tenant its share and the limits that the scheduler keeps; answered by CallDone or CallFailed."""
+
+    call: int
+    tenant: int
+    weight: int = 100
+    """1 to 1000."""
+    running_max: int = 0
+    """Sequences; of this and the following, 0: no limit."""
+    waiting_max: int = 0
+    pages_max: int = 0
+
+
 class GetStats(msgspec.Struct, frozen=True, tag="get_stats"):
     """Ask for Stats."""
 
@@ -101,7 +114,18 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; the front has drained it."""
 
 
-ToEngine = Start | Generate | Abort | LoadAdapter | ReleaseAdapter | PinAdapter | PrewarmAdapter | GetStats | Shutdown
+ToEngine = (
+    Start
+    | Generate
+    | Abort
+    | LoadAdapter
+    | ReleaseAdapter
+    | PinAdapter
+    | PrewarmAdapter
+    | SetTenant
+    | GetStats
+    | Shutdown
+)
 
 
 # engine -> front

@@ -42,6 +42,7 @@ from lorad.engine.messages import (
     Progress,
     Ready,
     ReleaseAdapter,
+    SetTenant,
     Shutdown,
     Start,
     Stats,
@@ -84,6 +85,7 @@ class Steppable(Protocol):
     def gone(self) -> list[int]: ...
     def pin_adapter(self, generation: str, pinned: bool) -> None: ...
     def prewarm_adapter(self, generation: str) -> None: ...
+    def set_tenant(self, tenant: int, *, weight: int, running_max: int, waiting_max: int, pages_max: int) -> None: ...
     def step(self) -> Step | None: ...
     def has_work(self) -> bool: ...
     def stats(self) -> Stats: ...
@@ -185,6 +187,13 @@ class Loop:
                 self._do(call, lambda: self._engine.pin_adapter(generation, pinned))
             case PrewarmAdapter(call, generation):
                 self._do(call, lambda: self._engine.prewarm_adapter(generation))
+            case SetTenant(call, tenant, weight, running, waiting, pages):
+                self._do(
+                    call,
+                    lambda: self._engine.set_tenant(
+                        tenant, weight=weight, running_max=running, waiting_max=waiting, pages_max=pages
+                    ),
+                )
             case GetStats(call):
                 self._answer(call, lambda: msgspec.structs.replace(self._engine.stats(), call=call))
             case Shutdown():

@@ -21,7 +21,7 @@ from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
 from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
-from lorad.server.auth import key_check
+from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
 from lorad.server.decode import decode
 from lorad.server.failures import INTERNAL, Handler, error_event, errors_as_json, json_response, log
@@ -31,8 +31,14 @@ from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
 from lorad.server.metrics import Metrics
-from lorad.server.registry import Registry, Target
+from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.tenants.file import Used
+from lorad.tenants.ledger import Ledger
+from lorad.tenants.limits import TenantLimits
+from lorad.tenants.routes import TenantRoutes
+from lorad.tenants.serving import Tenancy
+from lorad.tenants.tenant import Tenant
 from lorad.text.model import TextModel
 
 WRITE_SECONDS = 120.0
@@ -69,6 +75,7 @@ class Front:
         config: ServerConfig,
         *,
         in_flight_max: int = 4096 + 64,
+        ledger: Ledger | None = None,
         now: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
@@ -77,6 +84,8 @@ class Front:
         self.registry = registry
         self.config = config
         self.gate = Gate(in_flight_max)
+        self.limits = TenantLimits(in_flight_max, now=time.monotonic)
+        self.ledger = ledger
         self.metrics = Metrics(registry, self.gate)
         self.in_flight = InFlight()
         self.on_unknown: Callable[[str, NotFound], Awaitable[None]] | None = None
@@ -120,11 +129,14 @@ class Front:
 
     async def models(self, request: web.Request) -> web.Response:
         """The base and all adapters."""
-        return json_response({"object": "list", "data": self.registry.listing()})
+        return json_response({"object": "list", "data": self.registry.listing(request[TENANT])})
 
     async def model(self, request: web.Request) -> web.Response:
         """One model."""
-        return json_response(self.registry.card(request.match_info["name"]))
+        name = request.match_info["name"]
+        if not self.registry.may_use(request[TENANT], name):
+            raise unknown_model(name)
+        return json_response(self.registry.card(name))
 
     async def prometheus(self, request: web.Request) -> web.Response:
         """A scrape."""
@@ -140,8 +152,9 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
-        target = await self._target(ask.model)
-        with self.gate.passing(ask.n):
+        tenant = request[TENANT]
+        target = await self._target(tenant, ask.model)
+        with self.gate.passing(ask.n), self.limits.passing(tenant, _adapter(target), ask.n):
             self._check_engine()
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ids = await self._in_thread(lambda: self.text.chat(messages))
@@ -152,8 +165,9 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), CompletionRequest, _COMPLETION_DEFAULTS)
         ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
-        target = await self._target(ask.model)
-        with self.gate.passing(ask.n * len(prompts)):
+        tenant, count = request[TENANT], ask.n * len(prompts)
+        target = await self._target(tenant, ask.model)
+        with self.gate.passing(count), self.limits.passing(tenant, _adapter(target), count):
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
             if texts:
@@ -165,7 +179,9 @@ class Front:
 
     # steps
 
-    async def _target(self, name: str) -> Target:
+    async def _target(self, tenant: Tenant, name: str) -> Target:
+        if not self.registry.may_use(tenant, name):
+            raise unknown_model(name)
         try:
             return self.registry.resolve(name)
         except NotFound as unknown:
@@ -173,6 +189,15 @@ class Front:
                 raise
             await self.on_unknown(name, unknown)
         return self.registry.resolve(name)
+
+    def _spend(self, tenant: Tenant, generation: Generation) -> None:
+        """What a request has cost its tenant, at its end."""
+        usage = generation.usage
+        self.limits.spend(tenant, usage.completion)
+        if self.ledger is not None:
+            seconds = asyncio.get_running_loop().time() - generation.began
+            used = Used(1, usage.prompt, usage.cached, usage.completion, seconds)
+            self.ledger.add(tenant.name, generation.target.name, used)
 
     def _check_engine(self) -> None:
         fault = self.handle.fault
@@ -210,7 +235,7 @@ class Front:
         self, request: web.Request, ask: Ask, prompts: _Prompts, kind: type[Format]
     ) -> web.StreamResponse:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
-        target = self.registry.resolve(ask.model)
+        target, tenant = self.registry.resolve(ask.model), request[TENANT]
         fitted = [(ids, self._fit(target, prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
@@ -222,9 +247,11 @@ class Front:
             target=target,
             field=prompts.field,
             began=prompts.began,
+            tenant=tenant.number,
         )
         self.in_flight.add(generation)
         self.registry.use(target.name)
+        self.limits.spend(tenant, sum(map(len, prompts.ids)))
         try:
             generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
             if ask.stream:
@@ -234,6 +261,7 @@ class Front:
         finally:
             # A client that left, an error, or simply the end: nothing of this request stays in the engine.
             generation.close()
+            self._spend(tenant, generation)
             self.in_flight.discard(generation)
 
     async def _stream(self, request: web.Request, generation: Generation, form: Format) -> web.StreamResponse:
@@ -264,18 +292,26 @@ class Front:
         return response
 
 
-def make_app(front: Front, control: ControlRoutes | None = None) -> web.Application:
+def _adapter(target: Target) -> str:
+    """The name that counts against a limit of adapters; "": the base."""
+    return target.name if target.generation else ""
+
+
+def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenancy | None = None) -> web.Application:
     """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed.
 
-    Without `control` its routes are refused.
+    Without `control` its routes are refused; with `tenancy` keys are its tenants'.
     """
-    keys = key_check(front.config.api_key, front.config.control_key)
+    directory = None if tenancy is None else tenancy.directory
+    keys = key_check(front.config.api_key, front.config.control_key, directory)
     app = web.Application(
         client_max_size=front.config.body_bytes_max,
         middlewares=[_counted(front), errors_as_json, keys],  # type: ignore[list-item]
     )
     if control is not None:
         control.add_to(app)
+    if tenancy is not None:
+        TenantRoutes(tenancy).add_to(app)
     app.router.add_get("/health", front.health)
     app.router.add_get("/version", front.version)
     app.router.add_get("/metrics", front.prometheus)

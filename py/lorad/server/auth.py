@@ -1,6 +1,7 @@
-"""Who may ask: every route wants the API key but those listed here, and so does every path that is no route at all.
+"""Who asks: every route wants a key but those listed here, and so does every path that is no route at all.
 
-Control endpoints are for operators: they want the control key instead, and without one they are off.
+Without tenants there's one API key for all, or none, and one control key. With them each key is looked up, and belongs
+to a tenant or to an operator. Control endpoints are for operators: without a key that could open them they are off.
 """
 
 from __future__ import annotations
@@ -12,23 +13,55 @@ from aiohttp import web
 from lorad.control.routes import PREFIXES as CONTROL_PREFIXES
 from lorad.errors import Forbidden, Unauthorized
 from lorad.server.failures import Handler
+from lorad.tenants.directory import Directory
+from lorad.tenants.routes import PREFIXES as TENANT_PREFIXES
+from lorad.tenants.tenant import EVERYBODY, Tenant
 
 OPEN_ROUTES = frozenset({("GET", "/health"), ("HEAD", "/health")})
 """Answered without a key. They tell no names, prompts or paths."""
 
+TENANT = web.RequestKey("tenant", Tenant)
+"""Whose request it is; on each request that has passed."""
 
-def key_check(api_key: str, control_key: str = "") -> object:
-    """A middleware that wants `Authorization: Bearer KEY`. An empty API key wants nothing, an empty control key refuses
-    the control endpoints."""
+_TELLS_OF_ALL = "/metrics"
+"""Where there are tenants, it's for operators."""
+
+
+def key_check(api_key: str, control_key: str = "", directory: Directory | None = None) -> object:
+    """A middleware that wants `Authorization: Bearer KEY`. Without `directory` an empty API key wants nothing, an empty
+    control key refuses the control endpoints."""
+
+    def operator(request: web.Request) -> None:
+        if not control_key and directory is None:
+            raise Forbidden("control endpoints are off; --control-key turns them on", code="control_off")
+        sent = _sent(request, "the control key")
+        if control_key and hmac.compare_digest(sent, control_key.encode()):
+            return
+        holder = None if directory is None else directory.find(sent)
+        if holder is None:
+            raise Unauthorized("the control key isn't valid", code="invalid_api_key")
+        if holder.tenant is not None:
+            raise Forbidden("this wants an operator's key, not a tenant's", code="operators_only")
+
+    def tenant(request: web.Request) -> Tenant:
+        if directory is None:
+            if api_key and not hmac.compare_digest(_sent(request, "the API key"), api_key.encode()):
+                raise Unauthorized("the API key isn't valid", code="invalid_api_key")
+            return EVERYBODY
+        holder = directory.find(_sent(request, "the API key"))
+        if holder is None:
+            raise Unauthorized("the API key isn't valid", code="invalid_api_key")
+        if holder.tenant is None:
+            raise Forbidden("this wants a tenant's key, not an operator's", code="tenants_only")
+        return holder.tenant
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if is_control(request):
-            if not control_key:
-                raise Forbidden("control endpoints are off; --control-key turns them on", code="control_off")
-            _check(request, control_key, "the control key")
-        elif api_key and (request.method, request.rel_url.raw_path) not in OPEN_ROUTES:
-            _check(request, api_key, "the API key")
+        tells_of_all = directory is not None and request.rel_url.path == _TELLS_OF_ALL
+        if is_control(request) or tells_of_all:
+            operator(request)
+        elif (request.method, request.rel_url.raw_path) not in OPEN_ROUTES:
+            request[TENANT] = tenant(request)
         return await handler(request)
 
     return check
@@ -37,14 +70,13 @@ def key_check(api_key: str, control_key: str = "") -> object:
 def is_control(request: web.Request) -> bool:
     """Whether the path, as the router reads it, is that of a control endpoint."""
     path = request.rel_url.path
-    return any(path == prefix or path.startswith(prefix + "/") for prefix in CONTROL_PREFIXES)
+    return any(path == prefix or path.startswith(prefix + "/") for prefix in (*CONTROL_PREFIXES, *TENANT_PREFIXES))
 
 
-def _check(request: web.Request, wanted: str, which: str) -> None:
+def _sent(request: web.Request, which: str) -> bytes:
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     # A key from the header may hold surrogates; they are bytes like any other here.
     sent = given.strip().encode(errors="surrogateescape")
     if scheme.lower() != "bearer" or not sent:
         raise Unauthorized(f"{which} is wanted: Authorization: Bearer <key>", code="missing_api_key")
-    if not hmac.compare_digest(sent, wanted.encode()):
-        raise Unauthorized(f"{which} isn't valid", code="invalid_api_key")
+    return sent

@@ -82,7 +82,9 @@ class Generation:
         target: Target,
         field: str,
         began: float,
+        tenant: int = 0,
     ) -> None:
+        """`tenant`: by its number."""
         self.ask = ask
         self.target = target
         self.choices: list[Choice] = []
@@ -91,7 +93,8 @@ class Generation:
         self._handle = handle
         self._tokenizer = tokenizer
         self._metrics = metrics
-        self._began = began
+        self.began = began
+        self._tenant = tenant
         self._loop = asyncio.get_running_loop()
         self._by_id: dict[int, Choice] = {}
         self._pieces: list[Piece] = []
@@ -108,7 +111,9 @@ class Generation:
                 choice = Choice(len(self.choices), next(numbers), prompt, TextStream(self._tokenizer, ask.stops))
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
-                self._handle.submit(Generate(choice.request_id, prompt, sampling, target.generation, after=first), self)
+                self._handle.submit(
+                    Generate(choice.request_id, prompt, sampling, target.generation, self._tenant, after=first), self
+                )
                 first = first or choice.request_id
                 self._by_id[choice.request_id] = choice
                 self._metrics.began(target.name)
@@ -173,7 +178,7 @@ class Generation:
             return
         now = self._loop.time()
         if choice.last_at is None:
-            self._metrics.first_token(self.target.name, now - self._began)
+            self._metrics.first_token(self.target.name, now - self.began)
         else:
             self._metrics.next_token(now - choice.last_at)
         choice.last_at = now

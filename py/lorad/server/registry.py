@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from lorad.adapters.name import NAME_LENGTH_MAX, check_name
 from lorad.engine.messages import AdapterInfo, ModelInfo
 from lorad.errors import InvalidRequest, NotFound
+from lorad.tenants.tenant import EVERYBODY, Tenant
 
 
 class Target(NamedTuple):
@@ -32,6 +33,11 @@ class Entry(NamedTuple):
 
     info: AdapterInfo
     created: int
+
+
+def unknown_model(name: str) -> NotFound:
+    """The refusal of a name that nobody has, and of one that the caller may not use: it can't tell which."""
+    return NotFound(f"The model {name[:NAME_LENGTH_MAX]!r} does not exist", code="model_not_found", param="model")
 
 
 class Registry:
@@ -65,7 +71,7 @@ class Registry:
             return Target(name, entry.info.generation, entry.info.generation, self._tokens_max(entry.info))
         if name in self._base_names:
             return Target(name, "", self._model.digest, self._model.context_length)
-        raise NotFound(f"The model {name[:NAME_LENGTH_MAX]!r} does not exist", code="model_not_found", param="model")
+        raise unknown_model(name)
 
     def check_name(self, name: str) -> None:
         """Refuses a name that no adapter may have; to be asked before the adapter is loaded."""
@@ -127,13 +133,19 @@ class Registry:
         """Calls `listener(name)` whenever an adapter's name is taken away."""
         self._on_withdrawn.append(listener)
 
-    def listing(self) -> list[dict[str, Any]]:
-        """All models in OpenAI's form; `root` and `parent` name the base."""
+    def may_use(self, tenant: Tenant, name: str) -> bool:
+        """Whether a tenant may ask this name; of an alias, what it stands for too, as answers tell that."""
+        is_base = name in self._base_names
+        target = self._aliases.get(name, name)
+        return tenant.may_use(name, is_base=is_base) and tenant.may_use(target, is_base=is_base)
+
+    def listing(self, tenant: Tenant = EVERYBODY) -> list[dict[str, Any]]:
+        """All models that a tenant may use, in OpenAI's form; `root` and `parent` name the base."""
         models = [self._base_card(name) for name in self._base_names]
         models += [self._adapter_card(name, entry) for name, entry in self._adapters.items()]
         aliases = ((alias, self._adapters.get(target)) for alias, target in self._aliases.items())
         models += [self._adapter_card(alias, entry) for alias, entry in aliases if entry is not None]
-        return models
+        return [model for model in models if self.may_use(tenant, model["id"])]
 
     def card(self, name: str) -> dict[str, Any]:
         """One model in OpenAI's form."""

@@ -25,10 +25,12 @@ from lorad.control.setup import make_manager, on_demand
 from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
-from lorad.errors import ModelRejected, Unavailable
+from lorad.errors import InvalidRequest, ModelRejected, Unavailable
 from lorad.named_file import expanded
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
+from lorad.store.state import state_path
+from lorad.tenants.serving import Tenancy
 from lorad.text.model import load_text_model
 
 CUT_SECONDS = 2.0
@@ -54,10 +56,15 @@ class Server:
         self._config = server_config
         self._on_adapter = on_adapter
         self._on_restored = on_restored
-        self._loads = bool(server_config.control_key or server_config.adapter_registry)
+        if server_config.tenants and server_config.api_key:
+            raise InvalidRequest(
+                "api_key: with --tenants keys are made by `lorad keys add`", code="option_conflict", param="api_key"
+            )
+        self._loads = bool(server_config.control_key or server_config.adapter_registry or server_config.tenants)
         self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=self._loads)
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
+        self.tenancy: Tenancy | None = None
         self.address = ""
         self._runner: web.AppRunner | None = None
         self._socket: socket.socket | None = None
@@ -84,6 +91,10 @@ class Server:
             self.front = Front(
                 self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
             )
+            if self._config.tenants:
+                self.tenancy = Tenancy(state_path(self._config.state_file), self.engine)
+                self.front.ledger = self.tenancy.ledger
+                await self.tenancy.start(self.front.limits)
             if self._loads:
                 self.manager = await asyncio.to_thread(
                     make_manager, self.engine, registry, self.front.in_flight, self._config
@@ -129,7 +140,7 @@ class Server:
     async def _listen(self, front: Front) -> None:
         assert self._socket is not None
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
-        app = make_app(front, control)
+        app = make_app(front, control, self.tenancy)
         runner = web.AppRunner(
             app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
         )
@@ -147,6 +158,8 @@ class Server:
             self.front.close()
         if self.manager is not None:
             await self.manager.close()
+        if self.tenancy is not None:
+            await self.tenancy.stop()
         await self.engine.stop()
         if self._socket is not None:
             self._socket.close()

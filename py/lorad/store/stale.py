@@ -5,22 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lorad.models.files import data_folder
 from lorad.models.open import open_model
-from lorad.store.state import STATE_FILE, by_base
+from lorad.store.state import by_base, state_path
 
 WIDTH = 110
 
 
 def stale(arguments: argparse.Namespace) -> int:
     """Lists the adapters that were registered for other bases than this one; 1 if there are some."""
-    path = Path(arguments.state_file).expanduser() if arguments.state_file else data_folder() / STATE_FILE
+    path = state_path(arguments.state_file)
     digest = open_model(arguments.model).digest
     found = [
         {"name": row.name, "base": base, "generation": row.generation, "source": row.source or row.wanted_source}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lorad.errors import Unavailable
+from lorad.models.files import data_folder
 from lorad.store.migrations import migrate
 
 STATE_FILE = "state.sqlite"
@@ -22,6 +23,11 @@ STATE_FILE = "state.sqlite"
 
 BUSY_SECONDS = 10.0
 """How long a change waits for another server's, on another base, in the same file."""
+
+
+def state_path(option: str) -> Path:
+    """The state file that an option names, "": the one in the data folder."""
+    return Path(option).expanduser() if option else data_folder() / STATE_FILE
 
 
 class AdapterRow(NamedTuple):

@@ -1,0 +1,85 @@
+"""`Ledger`: what each tenant used of each model, summed here and written to the state file every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from lorad.errors import LoradError
+from lorad.tenants.file import TenantFile, Used, UsedRow
+
+log = logging.getLogger("lorad.server")
+
+WRITE_SECONDS = 5.0
+"""How much a server that is killed may have left unwritten. A stop writes all."""
+HOUR = 3600.0
+
+
+class Ledger:
+    """Sums that aren't written yet, and totals since the start."""
+
+    def __init__(self, file: TenantFile, base: str, *, now: Callable[[], float]) -> None:
+        """`base`: the base model's digest; `now` gives seconds since 1970."""
+        self._file = file
+        self._base = base
+        self._now = now
+        self._sums: dict[tuple[str, str, int], Used] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self.totals: dict[tuple[str, str], Used] = {}
+        """Since the start, by tenant and model."""
+
+    def add(self, tenant: str, model: str, used: Used) -> None:
+        """Something was used just now."""
+        key = (tenant, model, int(self._now() // HOUR))
+        self._sums[key] = self._sums.get(key, Used()).plus(used)
+        self.totals[tenant, model] = self.totals.get((tenant, model), Used()).plus(used)
+
+    def start(self) -> None:
+        """Writes every few seconds from now on."""
+        self._writing = asyncio.create_task(self._write_on())
+
+    async def stop(self) -> None:
+        """Writes what is left."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        await self.write()
+
+    async def write(self) -> None:
+        """Writes what isn't written yet. What can't be written is kept for the next time."""
+        async with self._turn:
+            await self._write()
+
+    async def _write(self) -> None:
+        sums, self._sums = self._sums, {}
+        if not sums:
+            return
+        rows = [UsedRow(self._base, tenant, model, hour, used) for (tenant, model, hour), used in sums.items()]
+        try:
+            await asyncio.to_thread(self._file.add_usage, rows)
+        except LoradError as error:
+            log.error("usage isn't written yet: %s", error.message)
+            for key, used in sums.items():
+                self._sums[key] = self._sums.get(key, Used()).plus(used)
+
+    async def _write_on(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            # A write that has begun is finished, also by a stop, which waits for its turn.
+            await asyncio.shield(self.write())
+
+
+def first_hour(now: float, hours: int | None) -> int:
+    """Where the last so many hours begin, the running one included; None: at the first of all."""
+    return 0 if hours is None else int(now // HOUR) - hours + 1
+
+
+def summed(rows: Iterable[UsedRow], by: tuple[str, ...]) -> dict[tuple[str, ...], Used]:
+    """Sums over rows that agree in the fields `by`, of `UsedRow`, in order."""
+    sums: dict[tuple[str, ...], Used] = {}
+    for row in rows:
+        key = tuple(str(getattr(row, field)) for field in by)
+        sums[key] = sums.get(key, Used()).plus(row.used)
+    return dict(sorted(sums.items()))

@@ -1,0 +1,67 @@
+"""A server's tenants: the directory that its keys are looked up in, and the ledger that usage is written to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lorad.engine.handle import EngineHandle
+from lorad.tenants.directory import Directory
+from lorad.tenants.file import TenantFile, UsedRow
+from lorad.tenants.ledger import Ledger, first_hour
+from lorad.tenants.limits import TenantLimits
+from lorad.tenants.tenant import Tenant
+
+
+class Tenancy:
+    """`start` it before the first request, `stop` it after the last."""
+
+    def __init__(self, path: Path, handle: EngineHandle, *, now: Callable[[], float] = time.time) -> None:
+        """`path`: the state file."""
+        self._path, self._handle, self._now = path, handle, now
+        # One for the loop that reads, one for the thread that writes.
+        self._read, self._written = TenantFile(path), TenantFile(path)
+        self.directory = Directory(self._read, self._tell)
+        self.ledger = Ledger(self._written, handle.model.digest, now=now)
+        self.limits: TenantLimits | None = None
+        self._told: dict[int, Tenant] = {}
+
+    async def start(self, limits: TenantLimits) -> None:
+        """Reads the file and follows it from now on."""
+        self.limits = limits
+        await self.directory.start()
+        self.ledger.start()
+
+    def rows(self, hours: int | None) -> list[UsedRow]:
+        """The ledger of the last so many hours (None: all of it), as far as it's written. For any thread."""
+        file = TenantFile(self._path)
+        try:
+            return file.usage(first_hour(self._now(), hours))
+        finally:
+            file.close()
+
+    async def stop(self) -> None:
+        """Writes what was used; keys open nothing new from now on."""
+        await self.directory.stop()
+        await self.ledger.stop()
+        self._read.close()
+        self._written.close()
+
+    async def _tell(self, tenants: list[Tenant]) -> None:
+        """The engine's part of the limits, of those that have changed."""
+        assert self.limits is not None
+        for tenant in tenants:
+            if self._told.get(tenant.number) == tenant:
+                continue
+            await self._handle.set_tenant(
+                tenant.number,
+                weight=tenant.weight,
+                running_max=tenant.limits.running_max,
+                waiting_max=tenant.limits.waiting_max,
+                pages_max=tenant.limits.pages_max,
+            )
+            self._told[tenant.number] = tenant
+        numbers = {tenant.number for tenant in tenants}
+        self._told = {number: tenant for number, tenant in self._told.items() if number in numbers}
+        self.limits.keep(numbers)
