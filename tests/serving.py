@@ -123,6 +123,7 @@ async def serving(
     *,
     adapters: tuple[str, ...] = ("devil", "org/name:v2"),
     in_flight_max: int = 1000,
+    combined_max: int = 0,
     base: str = "base",
     control: Callable[[Registry, Front, ServerConfig], Awaitable[AdapterManager]] | None = None,
     **options: Any,
@@ -140,6 +141,7 @@ async def serving(
         registry,
         config,
         in_flight_max=in_flight_max,
+        combined_max=combined_max,
         now=lambda: 1700000000.5,
         new_id=lambda: f"{next(numbers):04d}",
     )
@@ -154,4 +156,4 @@ async def serving(
             yield Client(session, f"http://{host}:{port}", engine, front)
     finally:
         await runner.cleanup()
-        front.close()
+        await front.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lorad.adapters.combine.weighted import Term
 from lorad.config import EngineConfig
 
 
@@ -66,6 +67,14 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
     path: str
 
 
+class CombineAdapters(msgspec.Struct, frozen=True, tag="combine"):
+    """Register the sum of registered adapters; answered like LoadAdapter, and wants a ReleaseAdapter likewise. The
+    generation is `generation_of(terms)`."""
+
+    call: int
+    terms: list[Term]
+
+
 class ReleaseAdapter(msgspec.Struct, frozen=True, tag="release"):
     """Undo one load of a generation. The last one stops its admission, lets its requests end, then forgets it, and is
     answered by CallDone only then; the others at once, or by CallFailed."""
@@ -101,7 +110,18 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """End the engine process now; the front has drained it."""
 
 
-ToEngine = Start | Generate | Abort | LoadAdapter | ReleaseAdapter | PinAdapter | PrewarmAdapter | GetStats | Shutdown
+ToEngine = (
+    Start
+    | Generate
+    | Abort
+    | LoadAdapter
+    | CombineAdapters
+    | ReleaseAdapter
+    | PinAdapter
+    | PrewarmAdapter
+    | GetStats
+    | Shutdown
+)
 
 
 # engine -> front
@@ -196,7 +216,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """Answers LoadAdapter: the adapter can be served now."""
+    """Answers LoadAdapter and CombineAdapters: the adapter can be served now."""
 
     call: int
     adapter: AdapterInfo

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from lorad.adapters.combine.weighted import check_model, check_on
 from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
 from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
 from lorad.server.auth import key_check
 from lorad.server.body import read_body
+from lorad.server.combinations import Combinations
 from lorad.server.decode import decode
 from lorad.server.failures import INTERNAL, Handler, error_event, errors_as_json, json_response, log
 from lorad.server.fields import unsupported
@@ -69,16 +71,20 @@ class Front:
         config: ServerConfig,
         *,
         in_flight_max: int = 4096 + 64,
+        combined_max: int = 0,
         now: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
+        """`combined_max`: combinations of adapters at once; 0: they are off."""
         self.handle = handle
         self.text = text
         self.registry = registry
         self.config = config
         self.gate = Gate(in_flight_max)
-        self.metrics = Metrics(registry, self.gate)
         self.in_flight = InFlight()
+        self._combined_max = combined_max
+        self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
+        self.metrics = Metrics(registry, self.gate, lambda: len(self.combinations))
         self.on_unknown: Callable[[str, NotFound], Awaitable[None]] | None = None
         """Brings an unknown name, or raises why it can't be."""
         self._now = now
@@ -99,8 +105,9 @@ class Front:
         for generation in self.in_flight:
             generation.fail(error)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Lets the threads go."""
+        await self.combinations.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # routes
@@ -140,7 +147,7 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
-        target = await self._target(ask.model)
+        target = await self._target(ask)
         with self.gate.passing(ask.n):
             self._check_engine()
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
@@ -152,7 +159,7 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), CompletionRequest, _COMPLETION_DEFAULTS)
         ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
-        target = await self._target(ask.model)
+        target = await self._target(ask)
         with self.gate.passing(ask.n * len(prompts)):
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
@@ -165,7 +172,17 @@ class Front:
 
     # steps
 
-    async def _target(self, name: str) -> Target:
+    async def _target(self, ask: Ask) -> Target:
+        """What the prompt is held against before it's read: of a combination, which isn't made yet, the base."""
+        if not ask.adapters:
+            return await self._named(ask.model)
+        check_on(self._combined_max)
+        base = self.registry.resolve(ask.model)
+        check_model(ask.model, is_base=not base.generation, base=self.registry.base_name)
+        await self.combinations.check(ask.adapters, self._named)
+        return base
+
+    async def _named(self, name: str) -> Target:
         try:
             return self.registry.resolve(name)
         except NotFound as unknown:
@@ -211,6 +228,8 @@ class Front:
     ) -> web.StreamResponse:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
         target = self.registry.resolve(ask.model)
+        if ask.adapters:
+            target = await self.combinations.bring(target, ask.adapters, self._named)
         fitted = [(ids, self._fit(target, prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
@@ -224,7 +243,8 @@ class Front:
             began=prompts.began,
         )
         self.in_flight.add(generation)
-        self.registry.use(target.name)
+        for name in target.adapters:
+            self.registry.use(name)
         try:
             generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
             if ask.stream:

@@ -82,7 +82,12 @@ class Server:
             registry = Registry([self._config.served_model_name or self._name], model)
             config = self._engine_config
             self.front = Front(
-                self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
+                self.engine,
+                text,
+                registry,
+                self._config,
+                in_flight_max=config.max_num_seqs + config.max_waiting,
+                combined_max=config.max_combined_adapters,
             )
             if self._loads:
                 self.manager = await asyncio.to_thread(
@@ -144,7 +149,7 @@ class Server:
             await self._runner.cleanup()
             self._runner = None
         if self.front is not None:
-            self.front.close()
+            await self.front.close()
         if self.manager is not None:
             await self.manager.close()
         await self.engine.stop()
