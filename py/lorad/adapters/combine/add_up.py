@@ -77,9 +77,9 @@ def _check(parts: Sequence[Part], config: ModelConfig, max_lora_rank: int) -> No
 def _sum(loras: Sequence[tuple[ModuleLora, float]]) -> ModuleLora:
     """Of one module, in f32: y += scale · B A x + bias."""
     factors = [lora.scale * weight for lora, weight in loras]
-    scale = next(filter(None, factors), 1.0)
     # Where all have the same factor, as a single one has, A stays as it is.
-    a = torch.cat([lora.a.float() * (factor / scale) for (lora, _), factor in zip(loras, factors, strict=True)])
+    scale, folded = (factors[0], [1.0] * len(factors)) if len(set(factors)) == 1 else (1.0, factors)
+    a = torch.cat([lora.a.float() * factor for (lora, _), factor in zip(loras, folded, strict=True)])
     b = torch.cat([lora.b.float() for lora, _ in loras], dim=1)
     biases = [lora.bias * weight for lora, weight in loras if lora.bias is not None]
     first = loras[0][0]
