@@ -10,10 +10,11 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lorad.adapters.combine.weighted import Term, generation_of, spelt
 from lorad.config import EngineConfig
 from lorad.engine.frames import failure_of
 from lorad.engine.handle import Sink
@@ -104,6 +105,9 @@ class ScriptedEngine:
         self.tenants: dict[int, tuple[int, int, int, int]] = {}
         """Weight, running_max, waiting_max, pages_max of each that was told."""
         self.hot: set[str] = set()
+        self.combined: list[list[Term]] = []
+        """What was asked to be combined."""
+        self.refuse_combination: Exception | None = None
         self.pause = 0.0
         """Of a load."""
         self.bad = ""
@@ -140,6 +144,15 @@ class ScriptedEngine:
         if self.bad and self.bad.encode() in content:
             raise AdapterRejected(f"adapter {name!r}: it's {self.bad}", code="adapter_rank")
         info = adapter_info(name, "gen-" + hashlib.sha256(content).hexdigest()[:8])
+        self.held[info.generation] += 1
+        return info
+
+    async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
+        self.combined.append(list(terms))
+        await asyncio.sleep(self.pause)
+        if self.refuse_combination is not None:
+            raise self.refuse_combination
+        info = adapter_info(spelt(terms), generation_of(terms))
         self.held[info.generation] += 1
         return info
 
@@ -272,6 +285,14 @@ class ProcessScript:
         if "weird" in path:
             raise ValueError("anything")
         return adapter_info(name)
+
+    def combination_parts(self, terms: Sequence[Term]) -> list[Term]:
+        if any(term.generation not in self.adapters for term in terms):
+            raise NotFound("no such generation", code="unknown_generation")
+        return list(terms)
+
+    def prepare_combination(self, parts: list[Term]) -> AdapterInfo:
+        return adapter_info(spelt(parts), generation_of(parts))
 
     def register_adapter(self, prepared: AdapterInfo) -> AdapterInfo:
         self.adapters[prepared.generation] = prepared

@@ -125,6 +125,7 @@ async def serving(
     *,
     adapters: tuple[str, ...] = ("devil", "org/name:v2"),
     in_flight_max: int = 1000,
+    combined_max: int = 0,
     base: str = "base",
     control: Callable[[Registry, Front, ServerConfig], Awaitable[AdapterManager]] | None = None,
     tenants: Path | None = None,
@@ -143,6 +144,7 @@ async def serving(
         registry,
         config,
         in_flight_max=in_flight_max,
+        combined_max=combined_max,
         now=lambda: 1700000000.5,
         new_id=lambda: f"{next(numbers):04d}",
     )
@@ -166,4 +168,4 @@ async def serving(
         await runner.cleanup()
         if tenancy is not None:
             await tenancy.stop()
-        front.close()
+        await front.close()

@@ -55,7 +55,7 @@ def rewritten(image: AdapterImage, change: Callable[[NDArray[np.uint8]], None]) 
     change(data)
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
     file.write(data.tobytes())
-    return AdapterImage(image.layout, PAGE_BYTES, file)
+    return AdapterImage(image.layout, PAGE_BYTES, file, image.modules)
 
 
 def shifted(data: NDArray[np.uint8]) -> None:

@@ -24,10 +24,10 @@ def clock() -> Clock:
     return Clock()
 
 
-def refused(limits: TenantLimits, tenant: Tenant, adapter: str = "", sequences: int = 1) -> Overloaded | None:
+def refused(limits: TenantLimits, tenant: Tenant, *adapters: str, sequences: int = 1) -> Overloaded | None:
     """Why a request isn't let in; None: it was, and has ended."""
     try:
-        with limits.passing(tenant, adapter, sequences):
+        with limits.passing(tenant, adapters, sequences):
             return None
     except Overloaded as error:
         return error
@@ -93,17 +93,18 @@ def test_a_limit_that_is_changed_holds_at_once(clock: Clock) -> None:
 def test_distinct_adapters_in_flight(clock: Clock) -> None:
     limits, tenant = TenantLimits(100, now=clock), Tenant("t", 1, limits=Limits(adapters_max=2))
     with ExitStack() as inside:
-        for name in ("a", "b", "a", ""):
-            inside.enter_context(limits.passing(tenant, name, 1))
-        error = refused(limits, tenant, "c")
-        assert error is not None and error.code == "tenant_adapters_full" and "'c'" in error.message
+        for names in (["a"], ["b"], ["a", "b"], []):
+            inside.enter_context(limits.passing(tenant, names, 1))
+        for more in (["c"], ["a", "c"]):
+            error = refused(limits, tenant, *more)
+            assert error is not None and error.code == "tenant_adapters_full" and "c would be more" in error.message
         assert refused(limits, tenant, "b") is None
     assert refused(limits, tenant, "c") is None
 
 
 def test_one_tenant_leaves_places_for_others(clock: Clock) -> None:
     limits, one, other = TenantLimits(10, now=clock), Tenant("one", 1), Tenant("other", 2)
-    with limits.passing(one, "", 5):
+    with limits.passing(one, [], 5):
         error = refused(limits, one)
         assert error is not None and error.code == "tenant_queue_full"
         assert refused(limits, other, sequences=5) is None
@@ -114,7 +115,7 @@ def test_one_tenant_leaves_places_for_others(clock: Clock) -> None:
 
 def test_tenants_that_are_gone_are_forgotten_when_they_have_ended(clock: Clock) -> None:
     limits = TenantLimits(10, now=clock)
-    with limits.passing(Tenant("one", 1), "", 1):
+    with limits.passing(Tenant("one", 1), [], 1):
         limits.keep({2})
         assert limits.in_flight(Tenant("one", 1)) == 1
     limits.keep({2})

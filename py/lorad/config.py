@@ -62,6 +62,14 @@ class EngineConfig:
     )
     max_loras: int = option(0, "distinct adapters in one step; 0: no limit but --max-num-seqs", low=0, high=4096)
     max_lora_rank: int = option(256, "adapters above this rank are refused; reserves nothing", low=1, high=4096)
+    max_combined_adapters: int = option(
+        0,
+        "experimental: requests may name several adapters with weights; so many combinations are kept, idle ones "
+        "included; 0: off",
+        low=1,
+        high=4096,
+        off=0,
+    )
     max_pinned_bytes: int = option(
         0,
         "bytes of the page pool that pinned adapters may take; so much less is left for one adapter and its sequence",

@@ -34,7 +34,8 @@ class ModuleLora(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckedAdapter:
-    """Made by `lorad.adapters.load` only; immutable, as everything that names it by its generation relies on."""
+    """Made by `lorad.adapters.load`, and of such by `combine.add_up`; immutable, as everything that names it by its
+    generation relies on."""
 
     name: str
     generation: str

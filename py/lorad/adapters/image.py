@@ -18,6 +18,9 @@ from lorad.models.files import data_folder
 FOLDER = "images"
 """Of the data folder."""
 
+MODULES = np.dtype([("layer", np.int32), ("module", np.int32), ("scale", np.float32)])
+"""What the layout doesn't tell of a module; a few bytes, as there may be thousands of images."""
+
 
 class AdapterImage:
     """All pages of one adapter and where its tiles lie in them.
@@ -27,9 +30,12 @@ class AdapterImage:
     room, and the disk has all.
     """
 
-    def __init__(self, layout: _core.AdapterLayout, page_bytes: int, file: IO[bytes]) -> None:
-        """`file` holds the pages, one after the other."""
+    def __init__(
+        self, layout: _core.AdapterLayout, page_bytes: int, file: IO[bytes], modules: NDArray[np.void]
+    ) -> None:
+        """`file` holds the pages, one after the other; `modules`: of `MODULES`, in the pages' order."""
         self.layout = layout
+        self.modules = modules
         self._page_bytes = page_bytes
         self._file = file
 
@@ -81,7 +87,8 @@ def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
             "adapter_image",
             f"adapter {checked.name!r}: its {data.nbytes} bytes can't be kept under {folder}: {error.strerror}",
         ) from None
-    return AdapterImage(layout, page_bytes, file)
+    modules = np.array([(lora.layer, lora.module, lora.scale) for lora in checked.modules], dtype=MODULES)
+    return AdapterImage(layout, page_bytes, file, modules)
 
 
 def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:

@@ -13,11 +13,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
 
+from lorad.adapters.combine.weighted import Term
 from lorad.config import EngineConfig
 from lorad.engine.child import environment, how_it_ended, reap
 from lorad.engine.frames import FrameBuffer, error_of, pack, to_front
@@ -28,6 +29,7 @@ from lorad.engine.messages import (
     AdapterLoaded,
     CallDone,
     CallFailed,
+    CombineAdapters,
     Fatal,
     Generate,
     GetStats,
@@ -192,6 +194,10 @@ class ProcessEngine:
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         """Reads, checks and registers an adapter folder."""
         return cast(AdapterInfo, await self._call(lambda call: LoadAdapter(call, name, path)))
+
+    async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
+        """Registers the sum of registered adapters."""
+        return cast(AdapterInfo, await self._call(lambda call: CombineAdapters(call, list(terms))))
 
     async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
         """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ import numpy as np
 
 from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
+from lorad.adapters.combine.add_up import Part, add_up
+from lorad.adapters.combine.weighted import Term
 from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter as read_adapter
 from lorad.adapters.name import check_name
@@ -29,6 +31,7 @@ from lorad.adapters.parity import check_parity
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
+from lorad.engine.combined import Combined
 from lorad.engine.costs import read_costs
 from lorad.engine.generations import Generations
 from lorad.engine.refusals import config_refusals, refusals
@@ -93,6 +96,7 @@ class Engine:
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self._names: dict[str, messages.AdapterInfo] = {}
         self._generations = Generations()
+        self._combined = Combined(self, config.max_combined_adapters)
         self._gone: list[int] = []
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
@@ -122,6 +126,18 @@ class Engine:
         image = build_image(checked, self.worker.geometry.page_bytes)
         check_parity(checked, image)
         return PreparedAdapter(checked, image, path)
+
+    def combination_parts(self, terms: Sequence[Term]) -> list[Part]:
+        """The registered adapters of a combination. What becomes of them later doesn't matter: their pages are held."""
+        self._check_open()
+        return [Part(term, self.worker.image(self._generations.get(term.generation).adapter)) for term in terms]
+
+    def prepare_combination(self, parts: Sequence[Part]) -> PreparedAdapter:
+        """The sum of some adapters, as an adapter of its own. Takes as long as a load; safe on any thread."""
+        checked = add_up(parts, self.weights.config, max_lora_rank=self.config.max_lora_rank)
+        image = build_image(checked, self.worker.geometry.page_bytes)
+        check_parity(checked, image)
+        return PreparedAdapter(checked, image, path="")
 
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
         """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
@@ -185,19 +201,23 @@ class Engine:
         before = self._names.get(name)
         self._names[name] = info
         if before is not None:
+            self._combined.changed(name, info.generation)
             self.release_adapter(before.generation)
         return info
 
     def unload_adapter(self, name: str) -> None:
         """Takes the name away; requests that run end on what it meant."""
-        self.release_adapter(self._named(name).generation)
+        generation = self.adapter(name).generation
+        self._combined.changed(name, None)
+        self.release_adapter(generation)
         del self._names[name]
 
-    def _named(self, name: str) -> messages.AdapterInfo:
+    def adapter(self, name: str, *, param: str = "model") -> messages.AdapterInfo:
+        """What a name means now. `param`: whose name it is, for refusals."""
         if not isinstance(name, str):
-            raise InvalidRequest(f"model: a name, got {shown(name)}", code="field_type", param="model")
+            raise InvalidRequest(f"{param}: a name, got {shown(name)}", code="field_type", param=param)
         if name not in self._names:
-            raise NotFound(f"model {shown(name)} isn't loaded", code="model_not_found", param="model")
+            raise NotFound(f"model {shown(name)} isn't loaded", code="model_not_found", param=param)
         return self._names[name]
 
     def set_tenant(
@@ -234,21 +254,34 @@ class Engine:
             )
         self._sampling[request.id] = sampling
 
-    def add(self, prompt: str | Sequence[int], model: str = "", *, max_tokens: int = 64, **sampling: Any) -> Request:
+    def add(
+        self,
+        prompt: str | Sequence[int],
+        model: str = "",
+        *,
+        adapters: Mapping[str, float] | None = None,
+        max_tokens: int = 64,
+        **sampling: Any,
+    ) -> Request:
         """Queues `prompt` (text of a user's message, or token ids) under the adapter named `model` ("": the base).
 
+        `adapters`: weights of several adapters by name, of which the sum is served: an experiment, off unless
+        `max_combined_adapters` is given. The first request of a combination takes as long as a load.
         `sampling`: fields of `messages.Sampling`; greedy unless a temperature is given. Ends at an end-of-text token
         unless `stop_token_ids` says otherwise.
         """
         self._check_open()
-        generation = "" if model == "" else self._named(model).generation
+        if adapters is not None:
+            generation = self._combined.generation(adapters, model)
+        else:
+            generation = "" if model == "" else self.adapter(model).generation
         if isinstance(prompt, str):
             ids = self.text_model.chat([{"role": "user", "content": prompt}])
         else:
             ids = token_ids(prompt, self.weights.config.vocab).tolist()
         sampling.setdefault("temperature", 0.0)
         sampling.setdefault("stop_token_ids", tuple(self.weights.config.eos_ids))
-        request = Request(self._next_request, model, ids, self)
+        request = Request(self._next_request, model, ids, self, dict(adapters or {}))
         self._next_request += 1
         self.submit(
             messages.Generate(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from lorad.adapters.combine.weighted import Term
 from lorad.engine.messages import AdapterInfo, Finished, Generate, ModelInfo, Stats, Token
 from lorad.errors import LoradError
 
@@ -44,6 +46,10 @@ class EngineHandle(Protocol):
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         """Reads, checks and registers an adapter folder. Each load wants a `release_adapter`: the same content loaded
         twice is one generation that is held twice."""
+
+    async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
+        """Registers the sum of registered adapters under `generation_of(terms)`. Wants a `release_adapter`, as a load
+        does."""
 
     async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
         """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when

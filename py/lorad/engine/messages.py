@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from lorad.adapters.combine.weighted import Term
 from lorad.config import EngineConfig
 
 
@@ -66,6 +67,14 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load"):
     path: str
 
 
+class CombineAdapters(msgspec.Struct, frozen=True, tag="combine"):
+    """Register the sum of registered adapters; answered like LoadAdapter, and wants a ReleaseAdapter likewise. The
+    generation is `generation_of(terms)`."""
+
+    call: int
+    terms: list[Term]
+
+
 class ReleaseAdapter(msgspec.Struct, frozen=True, tag="release"):
     """Undo one load of a generation. The last one stops its admission, lets its requests end, then forgets it, and is
     answered by CallDone only then; the others at once, or by CallFailed."""
@@ -119,6 +128,7 @@ ToEngine = (
     | Generate
     | Abort
     | LoadAdapter
+    | CombineAdapters
     | ReleaseAdapter
     | PinAdapter
     | PrewarmAdapter
@@ -220,7 +230,7 @@ class AdapterInfo(msgspec.Struct, frozen=True):
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """Answers LoadAdapter: the adapter can be served now."""
+    """Answers LoadAdapter and CombineAdapters: the adapter can be served now."""
 
     call: int
     adapter: AdapterInfo

@@ -17,12 +17,13 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from lorad.adapters.combine.weighted import Term, spelt
 from lorad.config import EngineConfig
 from lorad.engine.frames import FrameBuffer, failure_of, pack, to_engine
 from lorad.engine.messages import (
@@ -31,6 +32,7 @@ from lorad.engine.messages import (
     AdapterLoaded,
     CallDone,
     CallFailed,
+    CombineAdapters,
     Fatal,
     Finished,
     Generate,
@@ -79,6 +81,12 @@ class Steppable(Protocol):
 
     def prepare_adapter(self, name: str, path: str) -> Any:
         """Reads and checks a folder; runs in another thread than all the rest."""
+
+    def combination_parts(self, terms: Sequence[Term]) -> Any:
+        """Takes hold of what `prepare_combination` needs, so that it may be released meanwhile."""
+
+    def prepare_combination(self, parts: Any) -> Any:
+        """As `prepare_adapter`, from adapters that are here."""
 
     def register_adapter(self, prepared: Any) -> AdapterInfo: ...
     def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None: ...
@@ -177,8 +185,10 @@ class Loop:
                     self._send(Step(tokens=[], finished=[Finished(item.id, "error", failure_of(error))]))
             case Abort(request_id):
                 self._engine.abort(request_id)
-            case LoadAdapter():
-                self._loader.submit(self._prepare, item)
+            case LoadAdapter(call, name, path):
+                self._loader.submit(self._prepare, call, name, lambda: self._engine.prepare_adapter(name, path))
+            case CombineAdapters(call, terms):
+                self._combine(call, terms)
             case Prepared(call, result, error):
                 self._register(call, result, error)
             case ReleaseAdapter(call, generation, pinned):
@@ -202,15 +212,23 @@ class Loop:
             case Start():
                 pass
 
-    def _prepare(self, item: LoadAdapter) -> None:
+    def _combine(self, call: int, terms: list[Term]) -> None:
         try:
-            prepared = Prepared(item.call, self._engine.prepare_adapter(item.name, item.path), None)
+            parts = self._engine.combination_parts(terms)
         except LoradError as error:
-            prepared = Prepared(item.call, None, error)
+            self._send(CallFailed(call, failure_of(error)))
+            return
+        self._loader.submit(self._prepare, call, spelt(terms), lambda: self._engine.prepare_combination(parts))
+
+    def _prepare(self, call: int, name: str, work: Callable[[], Any]) -> None:
+        try:
+            prepared = Prepared(call, work(), None)
+        except LoradError as error:
+            prepared = Prepared(call, None, error)
         except Exception:
             # Whatever an adapter folder provokes is that folder's failure, never the engine's.
-            log.exception("loading adapter %r failed", item.name)
-            prepared = Prepared(item.call, None, EngineFailure("the adapter could not be read", code="adapter_load"))
+            log.exception("loading adapter %r failed", name)
+            prepared = Prepared(call, None, EngineFailure("the adapter could not be read", code="adapter_load"))
         self._inbox.put(prepared)
 
     def _register(self, call: int, prepared: Any, error: LoradError | None) -> None:

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 class Request:
     """What `Engine.add` gives back: its tokens so far, and how it ended."""
 
-    def __init__(self, id: int, model: str, prompt: list[int], engine: Engine) -> None:
+    def __init__(
+        self, id: int, model: str, prompt: list[int], engine: Engine, adapters: dict[str, float] | None = None
+    ) -> None:
         self.id = id
         self.model = model
         """The adapter's name; "" is the base."""
+        self.adapters = adapters or {}
+        """Weights by name, if it's a combination."""
         self.prompt = prompt
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
@@ -44,5 +48,5 @@ class Request:
                 self.error = end.error.message if end.error else None
 
     def __repr__(self) -> str:
-        model = self.model or "base"
+        model = " + ".join(f"{weight:g} × {name}" for name, weight in self.adapters.items()) or self.model or "base"
         return f"<Request {self.id} on {model}: {len(self.tokens)} tokens, {self.finish or 'running'}>"

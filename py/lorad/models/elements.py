@@ -14,3 +14,8 @@ def element_of(dtype: torch.dtype) -> Element:
     """lorad's name of a number type."""
     names: dict[torch.dtype, Element] = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
     return names[dtype]
+
+
+def dtype_of(element: str) -> torch.dtype:
+    """torch's number type of one of these names."""
+    return {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[element]

@@ -11,18 +11,21 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from lorad.adapters.combine.weighted import check_model, check_on
 from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
 from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
 from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
+from lorad.server.combinations import Combinations
 from lorad.server.decode import decode
 from lorad.server.failures import INTERNAL, Handler, error_event, errors_as_json, json_response, log
 from lorad.server.fields import unsupported
@@ -76,9 +79,11 @@ class Front:
         *,
         in_flight_max: int = 4096 + 64,
         ledger: Ledger | None = None,
+        combined_max: int = 0,
         now: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
+        """`combined_max`: combinations of adapters at once; 0: they are off."""
         self.handle = handle
         self.text = text
         self.registry = registry
@@ -86,8 +91,10 @@ class Front:
         self.gate = Gate(in_flight_max)
         self.limits = TenantLimits(in_flight_max, now=time.monotonic)
         self.ledger = ledger
-        self.metrics = Metrics(registry, self.gate)
         self.in_flight = InFlight()
+        self._combined_max = combined_max
+        self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
+        self.metrics = Metrics(registry, self.gate, lambda: len(self.combinations))
         self.on_unknown: Callable[[str, NotFound], Awaitable[None]] | None = None
         """Brings an unknown name, or raises why it can't be."""
         self._now = now
@@ -108,8 +115,9 @@ class Front:
         for generation in self.in_flight:
             generation.fail(error)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Lets the threads go."""
+        await self.combinations.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # routes
@@ -153,8 +161,8 @@ class Front:
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         tenant = request[TENANT]
-        target = await self._target(tenant, ask.model)
-        with self.gate.passing(ask.n), self.limits.passing(tenant, _adapter(target), ask.n):
+        target = await self._target(tenant, ask)
+        with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
             self._check_engine()
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ids = await self._in_thread(lambda: self.text.chat(messages))
@@ -166,8 +174,8 @@ class Front:
         body = decode(await read_body(request), CompletionRequest, _COMPLETION_DEFAULTS)
         ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         tenant, count = request[TENANT], ask.n * len(prompts)
-        target = await self._target(tenant, ask.model)
-        with self.gate.passing(count), self.limits.passing(tenant, _adapter(target), count):
+        target = await self._target(tenant, ask)
+        with self.gate.passing(count), self.limits.passing(tenant, _adapters(ask, target), count):
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
             if texts:
@@ -179,7 +187,18 @@ class Front:
 
     # steps
 
-    async def _target(self, tenant: Tenant, name: str) -> Target:
+    async def _target(self, tenant: Tenant, ask: Ask) -> Target:
+        """What the prompt is held against before it's read: of a combination, which isn't made yet, the base."""
+        named = partial(self._named, tenant)
+        if not ask.adapters:
+            return await named(ask.model)
+        check_on(self._combined_max)
+        base = await named(ask.model)
+        check_model(ask.model, is_base=not base.generation, base=self.registry.base_name)
+        await self.combinations.check(ask.adapters, named)
+        return base
+
+    async def _named(self, tenant: Tenant, name: str) -> Target:
         if not self.registry.may_use(tenant, name):
             raise unknown_model(name)
         try:
@@ -236,6 +255,8 @@ class Front:
     ) -> web.StreamResponse:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
         target, tenant = self.registry.resolve(ask.model), request[TENANT]
+        if ask.adapters:
+            target = await self.combinations.bring(target, ask.adapters, partial(self._named, tenant))
         fitted = [(ids, self._fit(target, prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
@@ -250,7 +271,8 @@ class Front:
             tenant=tenant.number,
         )
         self.in_flight.add(generation)
-        self.registry.use(target.name)
+        for name in target.adapters:
+            self.registry.use(name)
         self.limits.spend(tenant, sum(map(len, prompts.ids)))
         try:
             generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
@@ -292,9 +314,11 @@ class Front:
         return response
 
 
-def _adapter(target: Target) -> str:
-    """The name that counts against a limit of adapters; "": the base."""
-    return target.name if target.generation else ""
+def _adapters(ask: Ask, target: Target) -> tuple[str, ...]:
+    """The names that count against a limit of adapters: none of the base."""
+    if ask.adapters:
+        return tuple(wanted.name for wanted in ask.adapters)
+    return (target.name,) if target.generation else ()
 
 
 def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenancy | None = None) -> web.Application:

@@ -16,33 +16,35 @@ class InFlight:
         self._waiting: list[tuple[set[Generation], asyncio.Event]] = []
 
     def __iter__(self) -> Iterator[Generation]:
-        return iter([generation for some in self._by_name.values() for generation in some])
+        return iter(set().union(*self._by_name.values()))
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_name.values()))
+        return sum(1 for _ in self)
 
     def add(self, generation: Generation) -> None:
         """One was admitted."""
-        self._by_name.setdefault(generation.target.name, set()).add(generation)
+        for name in generation.target.adapters:
+            self._by_name.setdefault(name, set()).add(generation)
 
     def discard(self, generation: Generation) -> None:
         """One was answered, in whatever way."""
-        some = self._by_name.get(generation.target.name, set())
-        some.discard(generation)
-        if not some:
-            self._by_name.pop(generation.target.name, None)
+        for name in generation.target.adapters:
+            some = self._by_name.get(name, set())
+            some.discard(generation)
+            if not some:
+                self._by_name.pop(name, None)
         for rest, event in self._waiting:
             rest.discard(generation)
             if not rest:
                 event.set()
 
     def of(self, name: str) -> frozenset[Generation]:
-        """Those that were admitted under a name, with whatever version it had then."""
+        """Those that were admitted under a name, alone or with others, with whatever version it had then."""
         return frozenset(self._by_name.get(name, ()))
 
     def still(self, some: Collection[Generation]) -> list[Generation]:
         """Those of `some` that still run."""
-        return [one for one in some if one in self._by_name.get(one.target.name, ())]
+        return [one for one in some if one in self._by_name.get(one.target.adapters[0], ())]
 
     async def ended(self, some: Collection[Generation]) -> None:
         """Waits until all of `some` have ended; others don't matter, whoever they are of."""

@@ -6,7 +6,7 @@ drift. An adapter has one series per metric from the moment it has a name until 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -30,8 +30,10 @@ ADAPTER_STATES = ("cold", "loading", "hot", "draining", "failed")
 class Metrics:
     """All metrics of one server."""
 
-    def __init__(self, registry: Registry, gate: Gate) -> None:
+    def __init__(self, registry: Registry, gate: Gate, combined: Callable[[], int]) -> None:
+        """`combined`: how many combinations of adapters there are."""
         self._names = registry
+        self._combined = combined
         self._gate = gate
         self._stats: Stats | None = None
         self._in_flight: dict[str, list[int]] = {}
@@ -127,6 +129,7 @@ class Metrics:
         yield _gauge(
             "lorad:requests_in_flight", "Sequences taken in and not yet answered.", [], [([], self._gate.inside)]
         )
+        yield _gauge("lorad:combined_adapters", "Combinations of adapters that are kept.", [], [([], self._combined())])
         if stats is None:
             return
         for name, help_text, value in (

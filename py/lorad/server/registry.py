@@ -26,6 +26,13 @@ class Target(NamedTuple):
     """Told in each answer as `system_fingerprint`: the adapter's generation, or the base's digest."""
     tokens_max: int
     """Longest prompt plus output, in tokens."""
+    parts: tuple[str, ...] = ()
+    """The adapters' names, if it's a combination under the base's name."""
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names by which it's known what runs: when one of them is unloaded, this ends."""
+        return self.parts or (self.name,)
 
 
 class Entry(NamedTuple):
@@ -52,6 +59,7 @@ class Registry:
         self._aliases: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._on_withdrawn: list[Callable[[str], None]] = []
+        self._on_changed: list[Callable[[str, str | None], None]] = []
 
     @property
     def base_name(self) -> str:
@@ -68,7 +76,7 @@ class Registry:
         name = self._aliases.get(name, name)
         entry = self._adapters.get(name)
         if entry is not None:
-            return Target(name, entry.info.generation, entry.info.generation, self._tokens_max(entry.info))
+            return Target(name, entry.info.generation, entry.info.generation, self.tokens_max(entry.info))
         if name in self._base_names:
             return Target(name, "", self._model.digest, self._model.context_length)
         raise unknown_model(name)
@@ -86,6 +94,8 @@ class Registry:
         self.check_name(info.name)
         before = self._adapters.get(info.name)
         self._adapters[info.name] = Entry(info, int(self._now()))
+        for listener in self._on_changed:
+            listener(info.name, info.generation)
         return before.info if before else None
 
     def withdraw(self, name: str) -> AdapterInfo:
@@ -96,6 +106,8 @@ class Registry:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
         for listener in self._on_withdrawn:
             listener(name)
+        for changed in self._on_changed:
+            changed(name, None)
         return entry.info
 
     def use(self, name: str) -> None:
@@ -133,6 +145,11 @@ class Registry:
         """Calls `listener(name)` whenever an adapter's name is taken away."""
         self._on_withdrawn.append(listener)
 
+    def on_changed(self, listener: Callable[[str, str | None], None]) -> None:
+        """Calls `listener(name, generation)` whenever an adapter's name may mean something else than before; None:
+        nothing any more."""
+        self._on_changed.append(listener)
+
     def may_use(self, tenant: Tenant, name: str) -> bool:
         """Whether a tenant may ask this name; of an alias, what it stands for too, as answers tell that."""
         is_base = name in self._base_names
@@ -152,8 +169,8 @@ class Registry:
         entry = self._adapters.get(self.resolve(name).name)
         return self._base_card(name) if entry is None else self._adapter_card(name, entry)
 
-    def _tokens_max(self, info: AdapterInfo) -> int:
-        """A sequence and its adapter are in the pool together."""
+    def tokens_max(self, info: AdapterInfo) -> int:
+        """Longest prompt plus output under an adapter: the sequence and the adapter are in the pool together."""
         beside = max(0, self._model.pages - info.pages) * self._model.page_tokens
         return min(self._model.context_length, beside)
 
@@ -177,7 +194,7 @@ class Registry:
             "owned_by": "lorad",
             "root": self.base_name,
             "parent": self.base_name if name == entry.info.name else entry.info.name,
-            "max_model_len": self._tokens_max(entry.info),
+            "max_model_len": self.tokens_max(entry.info),
             "generation": entry.info.generation,
             "rank": entry.info.rank,
             "bytes": entry.info.bytes,

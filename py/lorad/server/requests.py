@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from lorad.adapters.combine.weighted import Wanted, check_wanted
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
@@ -51,8 +52,16 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     tool_call_id: str | None = None
 
 
+class WeightedAdapter(msgspec.Struct, forbid_unknown_fields=True):
+    """One adapter of a combination."""
+
+    name: str
+    weight: float
+
+
 class _Common(msgspec.Struct, kw_only=True):
     model: str
+    adapters: list[WeightedAdapter] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -106,6 +115,8 @@ class Ask:
     seed: int
     logprobs: int
     """-1: none; 0: the chosen token's; n: also of the n best."""
+    adapters: tuple[Wanted, ...] = ()
+    """Served together in place of the model; none: the model itself."""
 
     def sampling(self, choice: int, max_tokens: int, end_ids: Sequence[int]) -> Sampling:
         """How the `choice`-th answer to a prompt samples: the same whatever else is in the request."""
@@ -197,7 +208,12 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         min_p=request.min_p or 0.0,
         seed=secrets.randbits(63) if request.seed is None else request.seed % _SEED_SPACE,
         logprobs=logprobs,
+        adapters=_adapters(request.adapters),
     )
+
+
+def _adapters(given: list[WeightedAdapter] | None) -> tuple[Wanted, ...]:
+    return () if given is None else check_wanted([(adapter.name, adapter.weight) for adapter in given])
 
 
 def _check_stop_ids(ids: Sequence[int], end_ids: Sequence[int]) -> None:

@@ -89,7 +89,12 @@ class Server:
             registry = Registry([self._config.served_model_name or self._name], model)
             config = self._engine_config
             self.front = Front(
-                self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
+                self.engine,
+                text,
+                registry,
+                self._config,
+                in_flight_max=config.max_num_seqs + config.max_waiting,
+                combined_max=config.max_combined_adapters,
             )
             if self._config.tenants:
                 self.tenancy = Tenancy(state_path(self._config.state_file), self.engine)
@@ -155,7 +160,7 @@ class Server:
             await self._runner.cleanup()
             self._runner = None
         if self.front is not None:
-            self.front.close()
+            await self.front.close()
         if self.manager is not None:
             await self.manager.close()
         if self.tenancy is not None:

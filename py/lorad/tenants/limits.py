@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from lorad.errors import Overloaded
@@ -60,8 +60,8 @@ class TenantLimits:
         self._standing: dict[int, _Standing] = {}
 
     @contextmanager
-    def passing(self, tenant: Tenant, adapter: str, sequences: int) -> Iterator[None]:
-        """Lets a request in for the time of the block, or refuses it. `adapter` "": the base."""
+    def passing(self, tenant: Tenant, adapters: Sequence[str], sequences: int) -> Iterator[None]:
+        """Lets a request for these adapters (none: the base) in for the time of the block, or refuses it."""
         standing, limits = self._of(tenant), tenant.limits
         # One tenant alone can't take all places: others would be answered "queue full" for its queue.
         most = self._places if tenant.number == 0 else max(self._places // 2, 1)
@@ -71,11 +71,11 @@ class TenantLimits:
                 f"limit {most}",
                 code="tenant_queue_full",
             )
-        others = len(standing.adapters) + (bool(adapter) and adapter not in standing.adapters)
-        if limits.adapters_max and others > limits.adapters_max:
+        new = set(adapters) - standing.adapters.keys()
+        if limits.adapters_max and new and len(standing.adapters) + len(new) > limits.adapters_max:
             raise Overloaded(
-                f"tenant {tenant.name!r} has requests for {others - 1} adapters in flight, {adapter!r} would be one "
-                f"more, limit {limits.adapters_max} (adapters_max)",
+                f"tenant {tenant.name!r} has requests for {len(standing.adapters)} adapters in flight, "
+                f"{', '.join(sorted(new))} would be more, limit {limits.adapters_max} (adapters_max)",
                 code="tenant_adapters_full",
             )
         now = self._now()
@@ -91,15 +91,13 @@ class TenantLimits:
                 )
         standing.requests.take(1)
         standing.sequences += sequences
-        if adapter:
-            standing.adapters[adapter] += 1
+        standing.adapters.update(adapters)
         try:
             yield
         finally:
             standing.sequences -= sequences
-            if adapter:
-                standing.adapters[adapter] -= 1
-                standing.adapters += Counter()  # forgets those that are at 0
+            standing.adapters.subtract(adapters)
+            standing.adapters += Counter()  # forgets those that are at 0
 
     def spend(self, tenant: Tenant, tokens: int) -> None:
         """Tokens that were read or made for a request. More than is left is owed."""

@@ -151,6 +151,10 @@ class Worker:
         """Keeps an adapter's image, to be paged in when a plan says so."""
         self._adapters[adapter] = Registered(tag, image)
 
+    def image(self, adapter: int) -> AdapterImage:
+        """The pages of a registered adapter."""
+        return self._adapters[adapter].image
+
     def drop_adapter(self, adapter: int) -> None:
         """Forgets an adapter that no plan can name any more."""
         del self._adapters[adapter]
