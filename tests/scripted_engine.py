@@ -274,9 +274,6 @@ class ProcessScript:
         if self.waiting.pop(request_id, None) is not None:
             self.aborted.append(request_id)
 
-    def warm_loads(self) -> None:
-        return None
-
     def prepare_adapter(self, name: str, path: str) -> AdapterInfo:
         if "slow" in path:
             time.sleep(0.3)
@@ -339,17 +336,19 @@ class ProcessScript:
         return Step(tokens, finished)
 
 
-def process_script(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+def process_script(
+    config: EngineConfig, on_progress: Any, on_page_in: Any, *, will_load: bool = False
+) -> ProcessScript:
     """The factory that an engine process is given."""
     return ProcessScript(config, on_progress, on_page_in)
 
 
-def too_big(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+def too_big(config: EngineConfig, on_progress: Any, on_page_in: Any, *, will_load: bool = False) -> ProcessScript:
     """A factory whose pool doesn't fit into memory."""
     raise MemoryError("unable to allocate 9 TiB")
 
 
-def slow_to_load(config: EngineConfig, on_progress: Any, on_page_in: Any) -> ProcessScript:
+def slow_to_load(config: EngineConfig, on_progress: Any, on_page_in: Any, *, will_load: bool = False) -> ProcessScript:
     """A factory whose model takes longer to load than anybody waits."""
     on_progress("weights", 1, 2)
     time.sleep(60)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 
 from storm_world import NAMES, PROMPTS, TOKENS, VERSIONS, World, make_world
 
@@ -241,7 +242,8 @@ async def clear(storm: Storm) -> dict[str, int]:
             metrics = await response.text()
         _, adapters = await storm.ask(session, "GET", "/v1/lora_adapters")
     assert storm.process is not None
-    pids = [storm.process.pid, *_children(storm.process.pid)]
+    server = psutil.Process(storm.process.pid)
+    pids = [server.pid, *(child.pid for child in server.children(recursive=True))]
     files, threads = await _settled(pids)
     pages = re.findall(r'^lorad:pages\{.*owner="adapters".*\} (\S+)$', metrics, re.MULTILINE)
     return {
@@ -263,10 +265,6 @@ async def _settled(pids: list[int]) -> tuple[int, int]:
         seen.append((files, sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)))
         await asyncio.sleep(0.05)
     return min(files for files, _ in seen), min(threads for _, threads in seen)
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _rss(pid: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.reject import reject
 from lorad.lazy import torch
+from lorad.models.elements import Element
 from lorad.models.files import data_folder
 
 FOLDER = "images"
@@ -39,6 +40,11 @@ class AdapterImage:
         self._page_bytes = page_bytes
         self._file = file
 
+    @property
+    def descriptor(self) -> int:
+        """The open file that holds the pages."""
+        return self._file.fileno()
+
     def read(self, first: int, to: NDArray[np.uint8]) -> None:
         """Copies pages from `first` on to `to`, u8 [pages, page_bytes], contiguous. OSError if the disk fails."""
         left, at = to.data.cast("B"), first * self._page_bytes
@@ -49,28 +55,41 @@ class AdapterImage:
             left, at = left[count:], at + count
 
 
-def layout_of(checked: CheckedAdapter, page_bytes: int) -> _core.AdapterLayout:
-    """How `checked` lies in pages of `page_bytes`."""
-    shapes = [
-        (lora.layer, lora.module, lora.a.shape[1], lora.b.shape[0], lora.rank, lora.scale) for lora in checked.modules
-    ]
+class LayoutSpec(NamedTuple):
+    """All that an adapter's layout follows from, but for the size of pages."""
+
+    element: Element
+    shapes: list[tuple[int, int, int, int, int, float]]
+    """Of each module: layer, module, in, out, rank, scale."""
+    gains: list[tuple[int, int]]
+    """(layer, module) of those that have one."""
+    biases: list[tuple[int, int]]
+
+
+def spec_of(checked: CheckedAdapter) -> LayoutSpec:
+    """What the layout of `checked` follows from."""
+    modules = checked.modules
+    return LayoutSpec(
+        checked.element,
+        [(lora.layer, lora.module, lora.a.shape[1], lora.b.shape[0], lora.rank, lora.scale) for lora in modules],
+        [(lora.layer, lora.module) for lora in modules if lora.gain is not None],
+        [(lora.layer, lora.module) for lora in modules if lora.bias is not None],
+    )
+
+
+def make_layout(spec: LayoutSpec, page_bytes: int) -> _core.AdapterLayout:
+    """How it lies in pages of `page_bytes`."""
     try:
         return _core.AdapterLayout(
-            page_bytes,
-            checked.element,
-            shapes,
-            gains={(lora.layer, lora.module) for lora in checked.modules if lora.gain is not None},
-            biases={(lora.layer, lora.module) for lora in checked.modules if lora.bias is not None},
+            page_bytes, spec.element, spec.shapes, gains=set(spec.gains), biases=set(spec.biases)
         )
     except ValueError as error:
-        raise reject(
-            "adapter_shape", f"adapter {checked.name!r} doesn't fit pages of {page_bytes} bytes: {error}"
-        ) from None
+        raise reject("adapter_shape", f"it doesn't fit pages of {page_bytes} bytes: {error}") from None
 
 
 def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
     """Packs `checked` into pages of `page_bytes`."""
-    layout = layout_of(checked, page_bytes)
+    layout = make_layout(spec_of(checked), page_bytes)
     data = np.zeros((layout.pages, page_bytes), dtype=np.uint8)
     for lora in checked.modules:
         vectors = (None if vector is None else vector.numpy() for vector in (lora.gain, lora.bias))

@@ -40,7 +40,7 @@ def run_merge(arguments: argparse.Namespace) -> int:
     try:
         engine = Engine(str(arguments.model), max_lora_rank=arguments.max_lora_rank, dtype="float32")
         with closing(engine):
-            checked = engine.prepare_adapter(arguments.adapter.name, str(arguments.adapter)).checked
+            checked = engine.check_adapter(arguments.adapter.name, str(arguments.adapter))
             made = merge(engine.weights, checked, unverified, links=False)
             engine.load_adapter("adapter", str(arguments.adapter))
             with closing(Engine(str(made), dtype="float32")) as merged:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lorad.adapters.check import check_adapter
 from lorad.adapters.checked import ModuleLora
 from lorad.adapters.files import AdapterFiles
-from lorad.adapters.image import layout_of
+from lorad.adapters.image import make_layout, spec_of
 from lorad.adapters.implied import implied_base
 from lorad.adapters.read import read_adapter
 from lorad.adapters.reject import readable
@@ -109,7 +109,7 @@ def make_report(path: Path, base: Weights | None = None, *, page_bytes: int = 0,
         effects=effects(checked.modules),
         generation=checked.generation if base else "",
         page_bytes=page_bytes,
-        pages=layout_of(checked, page_bytes).pages if page_bytes else 0,
+        pages=make_layout(spec_of(checked), page_bytes).pages if page_bytes else 0,
         warnings=checked.warnings,
     )
 

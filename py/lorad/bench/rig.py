@@ -57,7 +57,7 @@ class Rig:
         name = self._names[rank][0]
         folder = self._folder / "merged"
         folder.mkdir()
-        checked = self.engine.prepare_adapter(name, str(self._paths[name])).checked
+        checked = self.engine.check_adapter(name, str(self._paths[name]))
         path = merge(self.engine.weights, checked, folder)
         self._on_stage("loading the merged model")
         engine = Engine(config=replace(self._config, model=str(path), trace_file=""))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,21 +24,21 @@ from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.combine.add_up import Part, add_up
 from lorad.adapters.combine.weighted import Term
-from lorad.adapters.image import AdapterImage, build_image
-from lorad.adapters.load import load_adapter as read_adapter
 from lorad.adapters.name import check_name
-from lorad.adapters.parity import check_parity
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.combined import Combined
 from lorad.engine.costs import read_costs
 from lorad.engine.generations import Generations
+from lorad.engine.loader import Loader
+from lorad.engine.loading import Opening
+from lorad.engine.prepared import Base, PreparedAdapter, prepare
+from lorad.engine.prepared import check as check_adapter
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import InvalidRequest, NotFound, Unavailable
-from lorad.lazy import torch
 from lorad.models.fields import shown
 from lorad.models.open import open_model
 from lorad.models.values import values
@@ -47,14 +47,6 @@ from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
 log = logging.getLogger("lorad.engine")
-
-
-class PreparedAdapter(NamedTuple):
-    """An adapter that was read, checked and packed, and can be registered without further waiting."""
-
-    checked: CheckedAdapter
-    image: AdapterImage
-    path: str
 
 
 class Engine:
@@ -68,11 +60,13 @@ class Engine:
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
         on_page_in: Callable[[], None] = lambda: None,
         blocking: bool = True,
+        loader: Loader | None = None,
         **options: Any,
     ) -> None:
         """Loads `model`; `options` are the fields of EngineConfig.
 
         `on_page_in` is called when a page-in has ended, on another thread.
+        `loader`: reads adapters in a process of its own, and ends with this engine; None: they're read in this one.
         `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
@@ -80,6 +74,7 @@ class Engine:
         self.weights = open_model(config.model, on_progress)
         self._trace = TraceFile(config.trace_file) if config.trace_file else None
         self._blocking = blocking
+        self._loader = loader
         self._page_in_ended = threading.Event()
 
         def page_in_ended() -> None:
@@ -107,25 +102,20 @@ class Engine:
 
     # adapters
 
-    @staticmethod
-    def warm_loads() -> None:
-        """Imports torch, seconds that the first load would take else. Safe on any thread."""
-        torch.empty(0)
+    def check_adapter(self, name: str, path: str) -> CheckedAdapter:
+        """Reads an adapter and holds it against the base."""
+        self._check_open()
+        limits = self.worker.geometry.page_bytes, self.config.max_lora_rank
+        return check_adapter(
+            name, path, Base(self.weights.config, self.weights.digest, partial(values, self.weights), *limits)
+        )
 
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
         """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""
+        if self._loader is None:
+            return prepare(self.check_adapter(name, path), path, self.worker.geometry.page_bytes)
         self._check_open()
-        checked = read_adapter(
-            name,
-            path,
-            self.weights.config,
-            self.weights.digest,
-            max_lora_rank=self.config.max_lora_rank,
-            base=partial(values, self.weights),
-        )
-        image = build_image(checked, self.worker.geometry.page_bytes)
-        check_parity(checked, image)
-        return PreparedAdapter(checked, image, path)
+        return self._loader.prepare(name, path, digest=self.weights.digest, page_bytes=self.worker.geometry.page_bytes)
 
     def combination_parts(self, terms: Sequence[Term]) -> list[Part]:
         """The registered adapters of a combination. What becomes of them later doesn't matter: their pages are held."""
@@ -135,33 +125,22 @@ class Engine:
     def prepare_combination(self, parts: Sequence[Part]) -> PreparedAdapter:
         """The sum of some adapters, as an adapter of its own. Takes as long as a load; safe on any thread."""
         checked = add_up(parts, self.weights.config, max_lora_rank=self.config.max_lora_rank)
-        image = build_image(checked, self.worker.geometry.page_bytes)
-        check_parity(checked, image)
-        return PreparedAdapter(checked, image, path="")
+        return prepare(checked, "", self.worker.geometry.page_bytes)
 
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
         """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
         once. Each registration wants a `release_adapter`."""
         self._check_open()
-        checked, image = prepared.checked, prepared.image
-        held = self._generations.find(checked.generation)
+        info, tag, image = prepared
+        held = self._generations.find(info.generation)
         if held is None:
             with refusals():
-                adapter = self.core.register(checked.tag, image.layout.pages, self.weights.config.layers)
-            self.worker.add_adapter(adapter, checked.tag, image)
-            held = self._generations.add(checked.generation, adapter)
+                adapter = self.core.register(tag, image.layout.pages, self.weights.config.layers)
+            self.worker.add_adapter(adapter, tag, image)
+            held = self._generations.add(info.generation, adapter)
         held.names += 1
-        self.core.remark(f"adapter {held.adapter} is {checked.name}, {checked.generation}")
-        return messages.AdapterInfo(
-            name=checked.name,
-            generation=checked.generation,
-            rank=checked.rank,
-            modules=len(checked.modules),
-            pages=image.layout.pages,
-            bytes=checked.bytes,
-            path=prepared.path,
-            warnings=checked.warnings,
-        )
+        self.core.remark(f"adapter {held.adapter} is {info.name}, {info.generation}")
+        return info
 
     def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None:
         """Undoes one registration (`pinned`: and its pin). After the last one no new requests are taken; those that run
@@ -475,6 +454,8 @@ class Engine:
         if self._trace is not None:
             self._trace.write(self.core.take_trace())
             self._trace.close()
+        if self._loader is not None:
+            self._loader.close()
         self.worker.close()
 
 
@@ -489,7 +470,13 @@ FAILURES = {
 
 
 def process_engine(
-    config: EngineConfig, on_progress: Callable[[str, int, int], None], on_page_in: Callable[[], None]
+    config: EngineConfig,
+    on_progress: Callable[[str, int, int], None],
+    on_page_in: Callable[[], None],
+    *,
+    will_load: bool,
 ) -> Engine:
     """The engine of an engine process, whose loop has messages to read while a page-in is under way."""
-    return Engine(config=config, on_progress=on_progress, on_page_in=on_page_in, blocking=False)
+    # Before the model is opened: its imports take seconds, beside which the weights are read.
+    loader = Loader(Opening(config.model, config.max_lora_rank)) if will_load else None
+    return Engine(config=config, on_progress=on_progress, on_page_in=on_page_in, blocking=False, loader=loader)

@@ -1,7 +1,7 @@
 """The engine process: one loop that takes messages, steps the engine and sends what each step made.
 
 Three threads: the loop owns the engine and is the only one that writes to the socket; a reader fills a bounded inbox; a
-loader prepares adapters. The process ends when the front says so or when the front is gone, and by no signal but
+third waits for the loader process (`loader.py`), and adds up combinations. The process ends when the front says so or when the front is gone, and by no signal but
 SIGKILL: a service manager that signals the whole group must not cut what the front is draining.
 """
 
@@ -60,7 +60,7 @@ INBOX_MAX = 16384
 """Messages read and not yet taken. A full inbox stops the reader, and the socket then holds the front back."""
 
 SWITCH_SECONDS = 5e-4
-"""How long the loader's Python may keep the loop waiting, at each of a step's calls (some 250); Python's is 5 ms."""
+"""How long another thread's Python may keep the loop waiting, at each of a step's calls (some 250); Python's is 5 ms."""
 
 LOAD_NICE = 10
 
@@ -76,9 +76,6 @@ class Steppable(Protocol):
     def model_info(self) -> ModelInfo: ...
     def submit(self, request: Generate) -> None: ...
     def abort(self, request_id: int) -> None: ...
-    def warm_loads(self) -> None:
-        """What `prepare_adapter` would do at its first call only; runs where that runs."""
-
     def prepare_adapter(self, name: str, path: str) -> Any:
         """Reads and checks a folder; runs in another thread than all the rest."""
 
@@ -172,10 +169,6 @@ class Loop:
             stuck = IDLE_SECONDS if engine.has_work() else None
             idle = 0.0 if step is not None else stuck
 
-    def warm(self) -> None:
-        """Begins to get ready what loads need, so that the first one doesn't wait for it."""
-        self._loader.submit(self._engine.warm_loads)
-
     def _handle(self, item: ToEngine | Prepared) -> None:
         match item:
             case Generate():
@@ -268,7 +261,7 @@ class Loop:
 
 
 def _give_way() -> None:
-    """Of this thread: a load takes what cores have left; others' first tokens don't wait for it."""
+    """Of this thread: what it computes takes what cores have left; others' first tokens don't wait for it."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOAD_NICE)
 
 
@@ -286,12 +279,17 @@ def read_frames(connection: socket.socket, frames: FrameBuffer, inbox: Inbox) ->
 
 
 def build(
-    name: str, config: EngineConfig, on_progress: Callable[[str, int, int], None], on_page_in: Callable[[], None]
+    name: str,
+    config: EngineConfig,
+    on_progress: Callable[[str, int, int], None],
+    on_page_in: Callable[[], None],
+    *,
+    will_load: bool,
 ) -> Steppable:
     """The engine that `module:factory` makes of these arguments."""
     module, _, attribute = name.partition(":")
     factory: Callable[..., Steppable] = getattr(importlib.import_module(module), attribute)
-    return factory(config=config, on_progress=on_progress, on_page_in=on_page_in)
+    return factory(config=config, on_progress=on_progress, on_page_in=on_page_in, will_load=will_load)
 
 
 def main(descriptor: int, engine_name: str) -> int:
@@ -322,12 +320,14 @@ def main(descriptor: int, engine_name: str) -> int:
         return 1
     try:
         engine = build(
-            engine_name, first.config, lambda stage, done, total: send(Progress(stage, done, total)), inbox.wake
+            engine_name,
+            first.config,
+            lambda stage, done, total: send(Progress(stage, done, total)),
+            inbox.wake,
+            will_load=first.will_load,
         )
         send(Ready(engine.model_info))
         loop = Loop(engine, inbox, send)
-        if first.will_load:
-            loop.warm()
         for item in rest:
             loop._handle(item)
         # What exists now stays; the collector need not walk the model's objects again and again.

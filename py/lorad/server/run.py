@@ -61,7 +61,8 @@ class Server:
                 "api_key: with --tenants keys are made by `lorad keys add`", code="option_conflict", param="api_key"
             )
         self._loads = bool(server_config.control_key or server_config.adapter_registry or server_config.tenants)
-        self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=self._loads)
+        will_load = self._loads or bool(server_config.lora_modules)
+        self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=will_load)
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
         self.tenancy: Tenancy | None = None
