@@ -1,8 +1,9 @@
 """The engine process: one loop that takes messages, steps the engine and sends what each step made.
 
 Three threads: the loop owns the engine and is the only one that writes to the socket; a reader fills a bounded inbox; a
-third waits for the loader process (`loader.py`), and adds up combinations. The process ends when the front says so or when the front is gone, and by no signal but
-SIGKILL: a service manager that signals the whole group must not cut what the front is draining.
+third waits for the loader process (`loader.py`), and adds up combinations. The process ends when the front says so or
+when the front is gone, and by no signal but SIGKILL: a service manager that signals the whole group must not cut what
+the front is draining.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ INBOX_MAX = 16384
 """Messages read and not yet taken. A full inbox stops the reader, and the socket then holds the front back."""
 
 SWITCH_SECONDS = 5e-4
-"""How long another thread's Python may keep the loop waiting, at each of a step's calls (some 250); Python's is 5 ms."""
+"""How long other threads' Python may keep the loop waiting, at each of a step's calls (some 250); Python's is 5 ms."""
 
 LOAD_NICE = 10
 
