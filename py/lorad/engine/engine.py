@@ -15,43 +15,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lorad import _core
-from lorad.adapters.checked import CheckedAdapter
-from lorad.adapters.image import AdapterImage, build_image
-from lorad.adapters.load import load_adapter as read_adapter
-from lorad.adapters.name import check_name
-from lorad.adapters.parity import check_parity
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
+from lorad.engine.adapters import EngineAdapters, PreparedAdapter
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.costs import read_costs
-from lorad.engine.generations import Generations
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
-from lorad.errors import InvalidRequest, NotFound, Unavailable
+from lorad.errors import Unavailable
 from lorad.lazy import torch
-from lorad.models.fields import shown
 from lorad.models.open import open_model
-from lorad.models.values import values
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
 log = logging.getLogger("lorad.engine")
-
-
-class PreparedAdapter(NamedTuple):
-    """An adapter that was read, checked and packed, and can be registered without further waiting."""
-
-    checked: CheckedAdapter
-    image: AdapterImage
-    path: str
 
 
 class Engine:
@@ -91,9 +75,7 @@ class Engine:
             else:
                 self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
-        self._names: dict[str, messages.AdapterInfo] = {}
-        self._generations = Generations()
-        self._gone: list[int] = []
+        self.adapters = EngineAdapters(self.core, self.worker, self.weights, config, self.now)
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -111,101 +93,50 @@ class Engine:
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
         """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""
         self._check_open()
-        checked = read_adapter(
-            name,
-            path,
-            self.weights.config,
-            self.weights.digest,
-            max_lora_rank=self.config.max_lora_rank,
-            base=partial(values, self.weights),
-        )
-        image = build_image(checked, self.worker.geometry.page_bytes)
-        check_parity(checked, image)
-        return PreparedAdapter(checked, image, path)
+        return self.adapters.prepare(name, path)
 
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
-        """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
-        once. Each registration wants a `release_adapter`."""
+        """Makes a prepared adapter servable by its generation. Each registration wants a `release_adapter`."""
         self._check_open()
-        checked, image = prepared.checked, prepared.image
-        held = self._generations.find(checked.generation)
-        if held is None:
-            with refusals():
-                adapter = self.core.register(checked.tag, image.layout.pages, self.weights.config.layers)
-            self.worker.add_adapter(adapter, checked.tag, image)
-            held = self._generations.add(checked.generation, adapter)
-        held.names += 1
-        self.core.remark(f"adapter {held.adapter} is {checked.name}, {checked.generation}")
-        return messages.AdapterInfo(
-            name=checked.name,
-            generation=checked.generation,
-            rank=checked.rank,
-            modules=len(checked.modules),
-            pages=image.layout.pages,
-            bytes=checked.bytes,
-            path=prepared.path,
-            warnings=checked.warnings,
-        )
+        return self.adapters.register(prepared)
 
     def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None:
-        """Undoes one registration (`pinned`: and its pin). After the last one no new requests are taken; those that run
-        end on it; then it's forgotten, and the number that this gave is among `gone`. None: others hold it."""
+        """Undoes one registration (`pinned`: and its pin). A number: of an adapter that drains, and is among `gone`
+        when it's forgotten. None: others hold it."""
         if pinned:
             self.pin_adapter(generation, False)
-        adapter = self._generations.release(generation)
-        if adapter is not None:
-            self.core.unregister(self.now(), adapter)
-        return adapter
+        return self.adapters.release(generation)
 
     def gone(self) -> list[int]:
         """Numbers of adapters that were forgotten since the last call."""
-        gone, self._gone = self._gone, []
-        return gone
+        return self.adapters.gone()
 
     def pin_adapter(self, generation: str, pinned: bool) -> None:
         """Keeps a generation in pages, for one of its registrations; it's unpinned when the last one gives that up."""
         self._check_open()
-        held = self._generations.get(generation)
-        pins = max(held.pins + (1 if pinned else -1), 0)
-        if (pins > 0) != (held.pins > 0):
-            with refusals():
-                self.core.pin(self.now(), held.adapter, pinned)
-        held.pins = pins
+        self.adapters.pin(generation, pinned)
 
     def prewarm_adapter(self, generation: str) -> None:
         """Pages a generation in as soon as there is room that nobody uses."""
         self._check_open()
-        with refusals():
-            self.core.prewarm(self.now(), self._generations.get(generation).adapter)
+        self.adapters.prewarm(generation)
 
     def load_adapter(self, name: str, path: str) -> messages.AdapterInfo:
         """Reads, checks and registers an adapter folder under `name`, which means it from now on; requests on what it
         meant before go on."""
-        info = self.register_adapter(self.prepare_adapter(check_name(name), path))
-        before = self._names.get(name)
-        self._names[name] = info
-        if before is not None:
-            self.release_adapter(before.generation)
-        return info
+        self._check_open()
+        return self.adapters.load(name, path)
 
     def unload_adapter(self, name: str) -> None:
         """Takes the name away; requests that run end on what it meant."""
-        self.release_adapter(self._named(name).generation)
-        del self._names[name]
-
-    def _named(self, name: str) -> messages.AdapterInfo:
-        if not isinstance(name, str):
-            raise InvalidRequest(f"model: a name, got {shown(name)}", code="field_type", param="model")
-        if name not in self._names:
-            raise NotFound(f"model {shown(name)} isn't loaded", code="model_not_found", param="model")
-        return self._names[name]
+        self.adapters.unload(name)
 
     # requests
 
     def submit(self, request: messages.Generate) -> None:
         """Queues a request; a refusal names what is wrong and changes nothing."""
         self._check_open()
-        adapter = self._generations.get(request.generation).adapter if request.generation else None
+        adapter = self.adapters.number(request.generation) if request.generation else None
         vocab = self.weights.config.vocab
         sampling = check_sampling(request.sampling, vocab)
         with self._traced(), refusals():
@@ -228,7 +159,7 @@ class Engine:
         unless `stop_token_ids` says otherwise.
         """
         self._check_open()
-        generation = "" if model == "" else self._named(model).generation
+        generation = "" if model == "" else self.adapters.named(model).generation
         if isinstance(prompt, str):
             ids = self.text_model.chat([{"role": "user", "content": prompt}])
         else:
@@ -323,9 +254,7 @@ class Engine:
             elif kind == "finished":
                 finished.append(self._end(subject, str(value), tokens))
             elif kind == "adapter_gone":
-                self.worker.drop_adapter(subject)
-                self._generations.forget(subject)
-                self._gone.append(subject)
+                self.adapters.forget(subject)
         made = messages.Step(tokens, finished)
         if self._handles:
             for request in {*(token.id for token in tokens), *(end.id for end in finished)} & self._handles.keys():
@@ -407,7 +336,7 @@ class Engine:
             adapters={
                 generation: messages.AdapterStats(*values)
                 for adapter, values in sorted(found["adapters"].items())
-                if (generation := self._generations.of(adapter)) is not None
+                if (generation := self.adapters.generation(adapter)) is not None
             },
         )
 
