@@ -170,7 +170,7 @@ def test_every_side_asks_its_own_model(base: Path, tmp_path: Path, monkeypatch: 
             before = rig.engine.steps
             rig.measure(side, traffic)
             own[f"{side.name} {side.level}"] = rig.engine.steps > before
-        assert rig.adapter_bytes(sides[-1], rig.asks(sides[-1], traffic)) == 3 * rig.engine._names["r4-0"].bytes
+        assert rig.adapter_bytes(sides[-1], rig.asks(sides[-1], traffic)) == 3 * rig.engine.adapters.names["r4-0"].bytes
     # the merged model is another engine, and another server
     assert [name for name, used in own.items() if used] == ["base engine", "one engine", "all engine"]
     folder, every = f"{tmp_path.name} with 3", {"r4-0", "r4-1", "r4-2"}

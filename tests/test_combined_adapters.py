@@ -234,8 +234,8 @@ def test_number_types_are_kept_where_they_hold_the_sum(tiny: Tiny) -> None:
     engine = make(tiny)
 
     def element(weights: Weights) -> str:
-        terms = [Term(name, engine.adapter(name).generation, weight) for name, weight in weights.items()]
-        return engine.prepare_combination(engine.combination_parts(terms)).checked.element
+        terms = [Term(name, engine.adapters.named(name).generation, weight) for name, weight in weights.items()]
+        return engine.prepare_combination(engine.combination_parts(terms)).image.layout.element
 
     assert element({"r1": 0.3}) == "bf16", "a single one's weight goes into the scale"
     assert element({"r1": 0.7, "r40": 0.3}) == "f32"

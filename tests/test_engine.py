@@ -183,7 +183,9 @@ def test_a_slot_with_another_generation_poisons_its_own_row_only(base: Path, ada
     other = engine.add([5, 6, 7], "r8", max_tokens=900, stop_token_ids=())
     while not (victim.tokens and other.tokens):
         engine.step()
-    slot = next(i for i in range(8) if engine.worker.table.tag(i) == int(engine._names["r16"].generation[-8:], 16))
+    slot = next(
+        i for i in range(8) if engine.worker.table.tag(i) == int(engine.adapters.names["r16"].generation[-8:], 16)
+    )
     engine.worker.table.clear(slot)
     tokens = len(other.tokens)
     for _ in range(3):
@@ -336,7 +338,7 @@ assert "torch" not in sys.modules, "torch was imported"
 @pytest.mark.parametrize("how", ["prewarm", "pin"])
 def test_an_idle_engine_pages_in_what_is_wished_for(base: Path, adapters: dict[str, Path], how: str) -> None:
     engine = make(base, {"r9": adapters["r9"]}, max_pinned_bytes=2 << 20)
-    generation = engine._names["r9"].generation
+    generation = engine.adapters.names["r9"].generation
     if how == "pin":
         engine.pin_adapter(generation, True)
     else:

@@ -52,7 +52,7 @@ def make(base: Path, adapters: dict[str, Path], **options: object) -> Engine:
 def pages_for(base: Path, adapters: dict[str, Path], names: list[str], tokens: int) -> int:
     """Bytes of a pool that holds these adapters and one row of so many tokens, and no page more."""
     engine = make(base, {name: adapters[name] for name in names})
-    pages = max(engine._names[name].pages for name in names) * len(names) + -(-tokens // 16) + 1
+    pages = max(engine.adapters.names[name].pages for name in names) * len(names) + -(-tokens // 16) + 1
     engine.close()
     return pages * engine.worker.geometry.page_bytes
 

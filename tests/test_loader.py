@@ -54,8 +54,8 @@ def answer(engine: Engine, model: str) -> list[int]:
 
 
 def loader_of(engine: Engine) -> Loader:
-    assert engine._loader is not None
-    return engine._loader
+    assert engine.adapters._loader is not None
+    return engine.adapters._loader
 
 
 def test_pages_are_the_same_bytes_as_in_process(base: Path, adapter: Path, engine: Engine) -> None:

@@ -36,7 +36,7 @@ def measure_zipf(
     probe = Engine(str(model), threads=0)
     with closing(probe):
         probe.load_adapter("x", str(adapters[0]))
-        pages = probe._names["x"].pages
+        pages = probe.adapters.names["x"].pages
         page_bytes = probe.worker.geometry.page_bytes
     pool = pool_pages(pages, hot, 16) * page_bytes
     found: dict[str, list[Figures]] = {}

@@ -8,32 +8,30 @@ An unload: the name taken away → written down → drained, within a time if on
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from lorad.adapters.name import NAME_LENGTH_MAX
+from lorad.control.background import Background
+from lorad.control.bring import Bring, load_cancelled
 from lorad.control.operation import Operation, Operations
-from lorad.control.rates import Rate
 from lorad.control.record import Load, Record
+from lorad.control.restore import Restore
 from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterInfo
 from lorad.errors import Conflict, EngineFailure, InvalidRequest, LoradError, NotFound, Unavailable
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
 from lorad.server.registry import Registry
-from lorad.sources.cache import AdapterCache, Entry
+from lorad.sources.cache import AdapterCache
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.source import parse_source
 from lorad.store.state import StateFile
+from lorad.store.thread import StateThread
 
 log = logging.getLogger("lorad.server")
-
-FETCHES_MAX = 4
-"""Sources that are read at once."""
 
 T = TypeVar("T")
 
@@ -54,16 +52,12 @@ class AdapterManager:
         self.operations = Operations()
         self._handle = handle
         self._in_flight = in_flight
-        self._state = state
-        self._cache = cache
         self._policy = policy
         self._records: dict[str, Record] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._check_rate = Rate()
-        self._fetch_rate = Rate()
-        self._fetches = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="lorad-fetch")
-        # One thread: the state file's changes have an order, and SQLite's connection one user.
-        self._writes = ThreadPoolExecutor(1, thread_name_prefix="lorad-state")
+        self._background = Background()
+        self._state = StateThread(state)
+        self._bring = Bring(handle, registry, self._state, cache, policy, self._background)
+        self._restore = Restore(self._records, self.operations, registry, self._state, self._bring)
 
     # what is there
 
@@ -75,7 +69,7 @@ class AdapterManager:
     @property
     def busy(self) -> bool:
         """Whether anything is under way."""
-        return bool(self._tasks)
+        return self._background.busy
 
     def record(self, name: str) -> Record:
         """What is known of a name; an alias has none of its own."""
@@ -130,7 +124,7 @@ class AdapterManager:
         operation = self.operations.begin(kind, name, listed=not on_demand)
         record.loads.append((operation, load))
         record.users += 1
-        self.spawn(self._load(record, operation, load))
+        self._background.spawn(self._load(record, operation, load))
         return operation
 
     def _check_same(self, record: Record, load: Load) -> None:
@@ -147,14 +141,14 @@ class AdapterManager:
         try:
             async with record.lock:
                 if operation.cancelled:
-                    raise _cancelled(record.name)
+                    raise load_cancelled(record.name)
                 if not load.reload and record.info is not None:
                     self._check_same(record, load)
                     operation.end(changed=False, **await self._confirm(record, load))
                     return
                 operation.end(**await self._bring_kept(record, operation, load))
         except LoradError as error:
-            operation.end(_cancelled(record.name) if operation.cancelled else error)
+            operation.end(load_cancelled(record.name) if operation.cancelled else error)
         except Exception:
             log.exception("loading adapter %r failed", record.name)
             operation.end(EngineFailure("the adapter could not be loaded", code="adapter_load"))
@@ -168,7 +162,7 @@ class AdapterManager:
             await self._keep(record, pinned=record.pinned)
         if load.pinned and not record.pinned:
             try:
-                await self._pin(record, True)
+                await self._bring.pin(record, True)
             except LoradError as error:
                 return {"warnings": [f"it isn't pinned: {error.message}"]}
         return {}
@@ -177,8 +171,8 @@ class AdapterManager:
         """Has the state file know what is in force."""
         info, source, digest = record.info, record.source, record.digest
         if info is not None:
-            await self._write(lambda: self._state.want(record.name, source, digest, pinned=pinned))
-            await self._write(lambda: self._state.keep(record.name, source, digest, info.generation))
+            await self._state.do(lambda state: state.want(record.name, source, digest, pinned=pinned))
+            await self._state.do(lambda state: state.keep(record.name, source, digest, info.generation))
             record.kept, record.on_demand = True, False
 
     async def _bring_kept(self, record: Record, operation: Operation, load: Load) -> dict[str, Any]:
@@ -186,107 +180,19 @@ class AdapterManager:
         pin, failed = record.pinned or load.pinned, record.failure is not None
         kept = not load.on_demand
         if kept:
-            await self._write(lambda: self._state.want(record.name, load.source, load.digest, pinned=pin))
+            await self._state.do(lambda state: state.want(record.name, load.source, load.digest, pinned=pin))
         operation.accept()
         try:
-            return await self._bring(record, operation, load.source, load.digest, pin=pin, kept=kept)
+            return await self._bring.bring(record, operation, load.source, load.digest, pin=pin, kept=kept)
         except LoradError:
             # What the engine's death ended is still asked for.
             if kept and self._handle.fault is None:
                 if failed and not operation.cancelled:  # what couldn't be brought back is still asked for, too
                     was = record.source
-                    await self._write(lambda: self._state.want(record.name, was, "", pinned=pin))
+                    await self._state.do(lambda state: state.want(record.name, was, "", pinned=pin))
                 else:
-                    await self._write(lambda: self._state.give_up(record.name))
+                    await self._state.do(lambda state: state.give_up(record.name))
             raise
-
-    async def _bring(
-        self, record: Record, operation: Operation, source: str, digest: str, *, pin: bool, kept: bool
-    ) -> dict[str, Any]:
-        """From a source to a name in force."""
-        entry = await self._fetch(operation, source, digest)
-        try:
-            info = await self._check(operation, record.name, entry)
-            try:
-                if operation.cancelled:
-                    raise _cancelled(record.name)
-                if kept:
-                    await self._write(lambda: self._state.keep(record.name, source, entry.digest, info.generation))
-                if operation.cancelled:  # meanwhile; the unload that did it removes the row
-                    raise _cancelled(record.name)
-            except LoradError:
-                await self._handle.release_adapter(info.generation)
-                raise
-        except BaseException:
-            self._cache.release(entry.digest)
-            raise
-        result: dict[str, Any] = {
-            "changed": record.info is None or record.info.generation != info.generation,
-            "generation": info.generation,
-        }
-        if info.warnings:
-            result["warnings"] = list(info.warnings)
-        before, before_digest, was_pinned = self._switch(record, source, entry.digest, info)
-        record.kept, record.on_demand = kept or record.kept, not kept and not record.kept
-        if before is not None:
-            if was_pinned and pin:  # its place is the new one's
-                with contextlib.suppress(LoradError):
-                    await self._handle.pin_adapter(before.generation, False)
-                    was_pinned = False
-            self.spawn(self._forget(before.generation, before_digest, pinned=was_pinned))
-        if pin:
-            try:
-                await self._pin(record, True)
-            except LoradError as error:
-                result.setdefault("warnings", []).append(f"it isn't pinned: {error.message}")
-                await self._write(lambda: self._state.pin(record.name, False))
-        return result
-
-    async def _fetch(self, operation: Operation, source: str, digest: str) -> Entry:
-        operation.at("fetching")
-        began = asyncio.get_running_loop().time()
-
-        def progress(done: int, total: int) -> None:
-            operation.progress(done, total)
-            operation.estimate_seconds = self._fetch_rate.seconds(total - done)
-
-        def fetch() -> Entry:
-            # What is here needs no source: it may be gone, or not be allowed any more.
-            if digest and (entry := self._cache.hold(digest)) is not None:
-                return entry
-            parsed = parse_source(source, self._policy)
-            return self._cache.obtain(
-                parsed, digest=digest or None, on_progress=progress, cancelled=lambda: operation.cancelled, hold=True
-            )
-
-        entry = await asyncio.get_running_loop().run_in_executor(self._fetches, fetch)
-        self._fetch_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
-        return entry
-
-    async def _check(self, operation: Operation, name: str, entry: Entry) -> AdapterInfo:
-        operation.at("checking", self._check_rate.seconds(entry.bytes))
-        began = asyncio.get_running_loop().time()
-        info = await self._handle.load_adapter(name, str(entry.path))
-        self._check_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
-        return info
-
-    def _switch(
-        self, record: Record, source: str, digest: str, info: AdapterInfo
-    ) -> tuple[AdapterInfo | None, str, bool]:
-        """From here on the name means this. Gives what it meant before, its digest, and whether that is pinned."""
-        self.registry.publish(info)
-        self.registry.use(record.name)
-        before = record.info, record.digest, record.pinned
-        record.source, record.digest, record.info, record.failure = source, digest, info, None
-        record.pinned = False
-        return before
-
-    async def _forget(self, generation: str, digest: str, *, pinned: bool) -> None:
-        try:
-            await self._handle.release_adapter(generation, pinned=pinned)
-        finally:
-            if digest:
-                self._cache.release(digest)
 
     # unloading
 
@@ -302,7 +208,7 @@ class AdapterManager:
         if was.info is not None:
             self.registry.withdraw(name)
         record.users += 1
-        self.spawn(self._unload(record, operation, was, self._in_flight.of(name), within_seconds))
+        self._background.spawn(self._unload(record, operation, was, self._in_flight.of(name), within_seconds))
         return operation
 
     async def _unload(
@@ -316,10 +222,10 @@ class AdapterManager:
         """`was`: what the name was before; `running`: its requests."""
         try:
             # From now on, not from when the loads before it have ended.
-            ending = self.spawn(self._end(running, within_seconds))
+            ending = self._background.spawn(self._end(running, within_seconds))
             async with record.lock:
                 try:
-                    await self._write(lambda: self._state.remove(record.name))
+                    await self._state.do(lambda state: state.remove(record.name))
                 except LoradError:
                     ending.cancel()
                     self._put_back(record, was)
@@ -330,7 +236,7 @@ class AdapterManager:
             count = len(running)
             operation.track(lambda: (count - len(self._in_flight.still(running)), count))
             if was.info is not None:
-                await asyncio.gather(ending, self._forget(was.info.generation, was.digest, pinned=was.pinned))
+                await asyncio.gather(ending, self._bring.forget(was.info.generation, was.digest, pinned=was.pinned))
             await ending
             operation.end()
         except LoradError as error:
@@ -363,7 +269,7 @@ class AdapterManager:
 
     async def pin(self, name: str, pinned: bool) -> Record:
         """Keeps a name's adapter in pages, or no longer; so does a reload of it. Refused where pins have no room."""
-        return await self._whole(self._pin_in_turn(self.record(name), pinned))
+        return await self._background.whole(self._pin_in_turn(self.record(name), pinned))
 
     async def _pin_in_turn(self, record: Record, pinned: bool) -> Record:
         async with record.lock:
@@ -372,21 +278,8 @@ class AdapterManager:
             if pinned and record.on_demand:  # an operator wants it to stay
                 await self._keep(record, pinned=record.pinned)
             if record.pinned != pinned:
-                await self._pin(record, pinned)
+                await self._bring.pin(record, pinned)
         return record
-
-    async def _pin(self, record: Record, pinned: bool) -> None:
-        info = record.info
-        if info is None:
-            return
-        await self._handle.pin_adapter(info.generation, pinned)
-        if record.info is info:
-            record.pinned = pinned
-            await self._write(lambda: self._state.pin(record.name, pinned))
-        elif pinned:
-            # It was unloaded meanwhile, by somebody who didn't know of the pin. Another name may hold the same content.
-            with contextlib.suppress(NotFound):
-                await self._handle.pin_adapter(info.generation, False)
 
     async def set_alias(self, alias: str, target: str) -> None:
         """Lets `alias` stand for the adapter `target`."""
@@ -394,12 +287,12 @@ class AdapterManager:
         if alias in self._records:
             raise InvalidRequest(f"{alias!r} is an adapter's name", code="adapter_name", param="alias")
         self.registry.set_alias(alias, target)
-        await self._whole(self._write(lambda: self._state.alias(alias, target)))
+        await self._background.whole(self._state.do(lambda state: state.alias(alias, target)))
 
     async def remove_alias(self, alias: str) -> None:
         """Takes an alias away."""
         self.registry.remove_alias(alias)
-        await self._whole(self._write(lambda: self._state.remove_alias(alias)))
+        await self._background.whole(self._state.do(lambda state: state.remove_alias(alias)))
 
     # start and end
 
@@ -408,70 +301,21 @@ class AdapterManager:
         on_name: Callable[[str, int, int], None] = lambda name, done, total: None,
         taken: Collection[str] = (),
     ) -> None:
-        """Brings back what was asked for: the content that was in force, or a newer one whose load was under way.
-
-        Calls `on_name` for each. One that can't be brought back is listed as failed, with the reason. `taken`: names
-        that options of the start have, which aliases make way for.
-        """
-        rows = await self._write(self._state.adapters)
-        for number, row in enumerate(rows):
-            on_name(row.name, number, len(rows))
-            record = self._records.setdefault(row.name, Record(row.name, kept=True))
-            operation = self.operations.begin("restore", row.name)
-            sources = [(row.wanted_source, row.wanted_digest, row.wanted_pinned)] if row.wanted_source else []
-            sources += [(row.source, row.digest, row.pinned)] if row.source else []
-            failures: list[LoradError] = []
-            for source, digest, pinned in sources:
-                try:
-                    self.registry.check_name(row.name)
-                    if failures:  # the newer one can't be had: what was in force is wanted again
-                        await self._write(lambda: self._state.want(row.name, source, digest, pinned=pinned))  # noqa: B023
-                    await self._bring(record, operation, source, digest, pin=pinned, kept=True)
-                    break
-                except LoradError as error:
-                    failures.append(error)
-            if record.info is None:
-                record.source, record.failure = sources[-1][0], failures[-1]
-                log.error("adapter %r couldn't be brought back: %s", row.name, failures[-1].message)
-            operation.end(record.failure)
-        for alias, target in (await self._write(self._state.aliases)).items():
-            if alias in self._records or alias in taken:
-                log.error("the alias %r is a name now, and isn't brought back", alias)
-                continue
-            try:
-                self.registry.set_alias(alias, target)
-            except LoradError as error:
-                log.error("the alias %r couldn't be brought back: %s", alias, error.message)
+        """Brings back what was asked for before the start."""
+        await self._restore.restore(on_name, taken)
 
     async def close(self) -> None:
         """Ends what is under way; a restart takes it up again."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._fetches.shutdown(wait=False, cancel_futures=True)
-        self._writes.shutdown(wait=True)
+        await self._background.close()
+        self._bring.close()
         self._state.close()
 
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does `work` to its end, also if who waits for it gives up."""
-        return await asyncio.shield(self.spawn(work))
-
-    async def _write(self, change: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writes, change)
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Does something in the background, until the manager is closed."""
+        return self._background.spawn(work)
 
     def _leave(self, record: Record) -> None:
         """One operation less; a name that has nothing is forgotten."""
         record.users -= 1
         if record.users == 0 and record.info is None and record.failure is None:
             self._records.pop(record.name, None)
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Does something in the background, until the manager is closed."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-
-def _cancelled(name: str) -> LoradError:
-    return Conflict(f"the load of {name!r} was ended by an unload", code="load_cancelled")

@@ -42,7 +42,10 @@ class Combined:
             )
         check_model(model, is_base=model == "", base="")
         wanted = check_wanted(list(adapters.items()))
-        terms = [Term(name, self._engine.adapter(name, param="adapters").generation, weight) for name, weight in wanted]
+        terms = [
+            Term(name, self._engine.adapters.named(name, param="adapters").generation, weight)
+            for name, weight in wanted
+        ]
         if is_plain(terms):
             return terms[0].generation
         generation = generation_of(terms)

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +23,20 @@ from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.combine.add_up import Part, add_up
 from lorad.adapters.combine.weighted import Term
-from lorad.adapters.name import check_name
 from lorad.config import EngineConfig, check
 from lorad.engine import messages
+from lorad.engine.adapters import EngineAdapters
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.combined import Combined
 from lorad.engine.costs import read_costs
-from lorad.engine.generations import Generations
 from lorad.engine.loader import Loader
 from lorad.engine.loading import Opening
-from lorad.engine.prepared import Base, PreparedAdapter, prepare
-from lorad.engine.prepared import check as check_adapter
+from lorad.engine.prepared import PreparedAdapter, prepare
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
-from lorad.errors import InvalidRequest, NotFound, Unavailable
-from lorad.models.fields import shown
+from lorad.errors import Unavailable
 from lorad.models.open import open_model
-from lorad.models.values import values
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
@@ -89,10 +84,8 @@ class Engine:
             else:
                 self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
-        self._names: dict[str, messages.AdapterInfo] = {}
-        self._generations = Generations()
+        self.adapters = EngineAdapters(self.core, self.worker, self.weights, config, self.now, loader)
         self._combined = Combined(self, config.max_combined_adapters)
-        self._gone: list[int] = []
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -105,22 +98,17 @@ class Engine:
     def check_adapter(self, name: str, path: str) -> CheckedAdapter:
         """Reads an adapter and holds it against the base."""
         self._check_open()
-        limits = self.worker.geometry.page_bytes, self.config.max_lora_rank
-        return check_adapter(
-            name, path, Base(self.weights.config, self.weights.digest, partial(values, self.weights), *limits)
-        )
+        return self.adapters.check(name, path)
 
     def prepare_adapter(self, name: str, path: str) -> PreparedAdapter:
         """Reads, checks and packs an adapter. Takes as long as the file; safe on any thread."""
-        if self._loader is None:
-            return prepare(self.check_adapter(name, path), path, self.worker.geometry.page_bytes)
         self._check_open()
-        return self._loader.prepare(name, path, digest=self.weights.digest, page_bytes=self.worker.geometry.page_bytes)
+        return self.adapters.prepare(name, path)
 
     def combination_parts(self, terms: Sequence[Term]) -> list[Part]:
         """The registered adapters of a combination. What becomes of them later doesn't matter: their pages are held."""
         self._check_open()
-        return [Part(term, self.worker.image(self._generations.get(term.generation).adapter)) for term in terms]
+        return [Part(term, self.worker.image(self.adapters.number(term.generation))) for term in terms]
 
     def prepare_combination(self, parts: Sequence[Part]) -> PreparedAdapter:
         """The sum of some adapters, as an adapter of its own. Takes as long as a load; safe on any thread."""
@@ -128,76 +116,43 @@ class Engine:
         return prepare(checked, "", self.worker.geometry.page_bytes)
 
     def register_adapter(self, prepared: PreparedAdapter) -> messages.AdapterInfo:
-        """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held
-        once. Each registration wants a `release_adapter`."""
+        """Makes a prepared adapter servable by its generation. Each registration wants a `release_adapter`."""
         self._check_open()
-        info, tag, image = prepared
-        held = self._generations.find(info.generation)
-        if held is None:
-            with refusals():
-                adapter = self.core.register(tag, image.layout.pages, self.weights.config.layers)
-            self.worker.add_adapter(adapter, tag, image)
-            held = self._generations.add(info.generation, adapter)
-        held.names += 1
-        self.core.remark(f"adapter {held.adapter} is {info.name}, {info.generation}")
-        return info
+        return self.adapters.register(prepared)
 
     def release_adapter(self, generation: str, *, pinned: bool = False) -> int | None:
-        """Undoes one registration (`pinned`: and its pin). After the last one no new requests are taken; those that run
-        end on it; then it's forgotten, and the number that this gave is among `gone`. None: others hold it."""
+        """Undoes one registration (`pinned`: and its pin). A number: of an adapter that drains, and is among `gone`
+        when it's forgotten. None: others hold it."""
         if pinned:
             self.pin_adapter(generation, False)
-        adapter = self._generations.release(generation)
-        if adapter is not None:
-            self.core.unregister(self.now(), adapter)
-        return adapter
+        return self.adapters.release(generation)
 
     def gone(self) -> list[int]:
         """Numbers of adapters that were forgotten since the last call."""
-        gone, self._gone = self._gone, []
-        return gone
+        return self.adapters.gone()
 
     def pin_adapter(self, generation: str, pinned: bool) -> None:
         """Keeps a generation in pages, for one of its registrations; it's unpinned when the last one gives that up."""
         self._check_open()
-        held = self._generations.get(generation)
-        pins = max(held.pins + (1 if pinned else -1), 0)
-        if (pins > 0) != (held.pins > 0):
-            with refusals():
-                self.core.pin(self.now(), held.adapter, pinned)
-        held.pins = pins
+        self.adapters.pin(generation, pinned)
 
     def prewarm_adapter(self, generation: str) -> None:
         """Pages a generation in as soon as there is room that nobody uses."""
         self._check_open()
-        with refusals():
-            self.core.prewarm(self.now(), self._generations.get(generation).adapter)
+        self.adapters.prewarm(generation)
 
     def load_adapter(self, name: str, path: str) -> messages.AdapterInfo:
         """Reads, checks and registers an adapter folder under `name`, which means it from now on; requests on what it
         meant before go on."""
-        info = self.register_adapter(self.prepare_adapter(check_name(name), path))
-        before = self._names.get(name)
-        self._names[name] = info
-        if before is not None:
-            self._combined.changed(name, info.generation)
-            self.release_adapter(before.generation)
+        self._check_open()
+        info = self.adapters.load(name, path)
+        self._combined.changed(name, info.generation)
         return info
 
     def unload_adapter(self, name: str) -> None:
         """Takes the name away; requests that run end on what it meant."""
-        generation = self.adapter(name).generation
+        self.adapters.unload(name)
         self._combined.changed(name, None)
-        self.release_adapter(generation)
-        del self._names[name]
-
-    def adapter(self, name: str, *, param: str = "model") -> messages.AdapterInfo:
-        """What a name means now. `param`: whose name it is, for refusals."""
-        if not isinstance(name, str):
-            raise InvalidRequest(f"{param}: a name, got {shown(name)}", code="field_type", param=param)
-        if name not in self._names:
-            raise NotFound(f"model {shown(name)} isn't loaded", code="model_not_found", param=param)
-        return self._names[name]
 
     def set_tenant(
         self, tenant: int, *, weight: int = 100, running_max: int = 0, waiting_max: int = 0, pages_max: int = 0
@@ -217,7 +172,7 @@ class Engine:
     def submit(self, request: messages.Generate) -> None:
         """Queues a request; a refusal names what is wrong and changes nothing."""
         self._check_open()
-        adapter = self._generations.get(request.generation).adapter if request.generation else None
+        adapter = self.adapters.number(request.generation) if request.generation else None
         vocab = self.weights.config.vocab
         sampling = check_sampling(request.sampling, vocab)
         with self._traced(), refusals():
@@ -253,7 +208,7 @@ class Engine:
         if adapters is not None:
             generation = self._combined.generation(adapters, model)
         else:
-            generation = "" if model == "" else self.adapter(model).generation
+            generation = "" if model == "" else self.adapters.named(model).generation
         if isinstance(prompt, str):
             ids = self.text_model.chat([{"role": "user", "content": prompt}])
         else:
@@ -348,9 +303,7 @@ class Engine:
             elif kind == "finished":
                 finished.append(self._end(subject, str(value), tokens))
             elif kind == "adapter_gone":
-                self.worker.drop_adapter(subject)
-                self._generations.forget(subject)
-                self._gone.append(subject)
+                self.adapters.forget(subject)
         made = messages.Step(tokens, finished)
         if self._handles:
             for request in {*(token.id for token in tokens), *(end.id for end in finished)} & self._handles.keys():
@@ -432,7 +385,7 @@ class Engine:
             adapters={
                 generation: messages.AdapterStats(*values)
                 for adapter, values in sorted(found["adapters"].items())
-                if (generation := self._generations.of(adapter)) is not None
+                if (generation := self.adapters.generation(adapter)) is not None
             },
         )
 

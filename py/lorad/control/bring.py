@@ -1,0 +1,161 @@
+"""`Bring`: from a source to a name in force.
+
+Content in the cache → read, checked and registered by the engine → written down as in force → the name switched to it
+in one go → what it meant before drains. A failure leaves all as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from lorad.control.background import Background
+from lorad.control.operation import Operation
+from lorad.control.rates import Rate
+from lorad.control.record import Record
+from lorad.engine.handle import EngineHandle
+from lorad.engine.messages import AdapterInfo
+from lorad.errors import Conflict, LoradError, NotFound
+from lorad.server.registry import Registry
+from lorad.sources.cache import AdapterCache, Entry
+from lorad.sources.policy import SourcePolicy
+from lorad.sources.source import parse_source
+from lorad.store.thread import StateThread
+
+FETCHES_MAX = 4
+"""Sources that are read at once."""
+
+
+class Bring:
+    """Whoever calls it has the name's turn."""
+
+    def __init__(
+        self,
+        handle: EngineHandle,
+        registry: Registry,
+        state: StateThread,
+        cache: AdapterCache,
+        policy: SourcePolicy,
+        background: Background,
+    ) -> None:
+        self._handle = handle
+        self._registry = registry
+        self._state = state
+        self._cache = cache
+        self._policy = policy
+        self._background = background
+        self._check_rate = Rate()
+        self._fetch_rate = Rate()
+        self._fetches = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="lorad-fetch")
+
+    async def bring(
+        self, record: Record, operation: Operation, source: str, digest: str, *, pin: bool, kept: bool
+    ) -> dict[str, Any]:
+        """From a source to a name in force."""
+        entry = await self._fetch(operation, source, digest)
+        try:
+            info = await self._check(operation, record.name, entry)
+            try:
+                if operation.cancelled:
+                    raise load_cancelled(record.name)
+                if kept:
+                    await self._state.do(lambda state: state.keep(record.name, source, entry.digest, info.generation))
+                if operation.cancelled:  # meanwhile; the unload that did it removes the row
+                    raise load_cancelled(record.name)
+            except LoradError:
+                await self._handle.release_adapter(info.generation)
+                raise
+        except BaseException:
+            self._cache.release(entry.digest)
+            raise
+        result: dict[str, Any] = {
+            "changed": record.info is None or record.info.generation != info.generation,
+            "generation": info.generation,
+        }
+        if info.warnings:
+            result["warnings"] = list(info.warnings)
+        before, before_digest, was_pinned = self._switch(record, source, entry.digest, info)
+        record.kept, record.on_demand = kept or record.kept, not kept and not record.kept
+        if before is not None:
+            if was_pinned and pin:  # its place is the new one's
+                with contextlib.suppress(LoradError):
+                    await self._handle.pin_adapter(before.generation, False)
+                    was_pinned = False
+            self._background.spawn(self.forget(before.generation, before_digest, pinned=was_pinned))
+        if pin:
+            try:
+                await self.pin(record, True)
+            except LoradError as error:
+                result.setdefault("warnings", []).append(f"it isn't pinned: {error.message}")
+                await self._state.do(lambda state: state.pin(record.name, False))
+        return result
+
+    async def _fetch(self, operation: Operation, source: str, digest: str) -> Entry:
+        operation.at("fetching")
+        began = asyncio.get_running_loop().time()
+
+        def progress(done: int, total: int) -> None:
+            operation.progress(done, total)
+            operation.estimate_seconds = self._fetch_rate.seconds(total - done)
+
+        def fetch() -> Entry:
+            # What is here needs no source: it may be gone, or not be allowed any more.
+            if digest and (entry := self._cache.hold(digest)) is not None:
+                return entry
+            parsed = parse_source(source, self._policy)
+            return self._cache.obtain(
+                parsed, digest=digest or None, on_progress=progress, cancelled=lambda: operation.cancelled, hold=True
+            )
+
+        entry = await asyncio.get_running_loop().run_in_executor(self._fetches, fetch)
+        self._fetch_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
+        return entry
+
+    async def _check(self, operation: Operation, name: str, entry: Entry) -> AdapterInfo:
+        operation.at("checking", self._check_rate.seconds(entry.bytes))
+        began = asyncio.get_running_loop().time()
+        info = await self._handle.load_adapter(name, str(entry.path))
+        self._check_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
+        return info
+
+    def _switch(
+        self, record: Record, source: str, digest: str, info: AdapterInfo
+    ) -> tuple[AdapterInfo | None, str, bool]:
+        """From here on the name means this. Gives what it meant before, its digest, and whether that is pinned."""
+        self._registry.publish(info)
+        self._registry.use(record.name)
+        before = record.info, record.digest, record.pinned
+        record.source, record.digest, record.info, record.failure = source, digest, info, None
+        record.pinned = False
+        return before
+
+    async def forget(self, generation: str, digest: str, *, pinned: bool) -> None:
+        try:
+            await self._handle.release_adapter(generation, pinned=pinned)
+        finally:
+            if digest:
+                self._cache.release(digest)
+
+    async def pin(self, record: Record, pinned: bool) -> None:
+        info = record.info
+        if info is None:
+            return
+        await self._handle.pin_adapter(info.generation, pinned)
+        if record.info is info:
+            record.pinned = pinned
+            await self._state.do(lambda state: state.pin(record.name, pinned))
+        elif pinned:
+            # It was unloaded meanwhile, by somebody who didn't know of the pin. Another name may hold the same content.
+            with contextlib.suppress(NotFound):
+                await self._handle.pin_adapter(info.generation, False)
+
+    def close(self) -> None:
+        """Lets the threads go."""
+        self._fetches.shutdown(wait=False, cancel_futures=True)
+
+
+def load_cancelled(name: str) -> LoradError:
+    """An unload came while it was under way."""
+    return Conflict(f"the load of {name!r} was ended by an unload", code="load_cancelled")
