@@ -20,6 +20,7 @@ from lorad.adapters.combine.weighted import PARTS_MAX, Term, generation_of
 from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter
 from lorad.adapters.unpack import unpack
+from lorad.demo.tenant import tenants
 from lorad.errors import InvalidRequest, LoradError, NotFound, Overloaded
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
@@ -146,6 +147,28 @@ def test_a_mixed_batch_agrees_with_peft(tiny: Tiny, batch: int) -> None:
             continue
         wanted = oracle(tiny.base).logprobs([*request.prompt, *request.tokens[:-1]], tiny.adapters.get(model))
         assert request.tokens == wanted[len(request.prompt) - 1 :].argmax(dim=-1).tolist(), model
+    engine.close()
+
+
+@pytest.mark.slow
+def test_real_adapters_of_the_embedded_base(smollm2_gguf: Path) -> None:
+    from peft import PeftModel
+
+    paths, weights = {tenant.name: tenant.path for tenant in tenants()}, {"devil": 0.6, "wordnet": 0.5, "kjv": -0.2}
+    options = {"dtype": "float32", "dequantize": True, "max_model_len": 512, "max_combined_adapters": 1}
+    engine = make(Tiny(smollm2_gguf, paths), kv_cache_memory_bytes=256 << 20, **options)
+    prompt = engine.text_model.chat([{"role": "user", "content": "Define: lawyer"}])
+    models: list[str | Weights] = [weights, "devil", "", "wordnet"]
+    requests = [ask(engine, model, prompt) for model in models]
+    finish(engine)
+    reference = PeftModel.from_pretrained(load_reference(smollm2_gguf), paths["devil"], adapter_name="devil")
+    for name in ("wordnet", "kjv"):
+        reference.load_adapter(paths[name], adapter_name=name)
+    reference.add_weighted_adapter(list(weights), list(weights.values()), "made", combination_type="cat")
+    reference.set_adapter("made")
+    agrees(Oracle(reference.eval()), requests[0])
+    others = {(*request.tokens, *(round(value, 1) for value in request.logprobs)) for request in requests}
+    assert len(others) == len(models), "far beyond the tolerance from the base and from its parts"
     engine.close()
 
 

@@ -160,6 +160,19 @@ async def test_a_tenants_key_changes_no_adapter(tmp_path: Path) -> None:
         assert (await control.ask("PUT", "/v1/lora_adapters/mine", key=operator, **body))[0] == 200
 
 
+async def test_a_combination_is_allowed_with_each_of_its_parts(tmp_path: Path) -> None:
+    made = (Tenant("one", 0, ("devil",)), Tenant("two", 0, ("*",)))
+    async with tenants(tmp_path, *made, combined_max=2) as server:
+        parts = [{"name": "devil", "weight": 0.5}, {"name": "org/name:v2", "weight": 0.5}]
+        nobody = [parts[0], {"name": "org/nobody", "weight": 0.5}]
+        status, body = await server.complete("one", "base", adapters=parts)
+        assert status == 404
+        other = await server.complete("one", "base", adapters=nobody)
+        assert str(other[1]).replace("org/nobody", "org/name:v2") == str(body)
+        assert server.client.engine.submitted == []
+        assert (await server.complete("two", "base", adapters=parts))[0] == 200
+
+
 async def test_requests_carry_the_tenants_number_so_that_caches_are_apart(tmp_path: Path) -> None:
     async with tenants(tmp_path, Tenant("one", 0), Tenant("two", 0)) as server:
         for whose in ("one", "two"):

@@ -119,7 +119,7 @@ class Combinations:
             info = await self._handle.combine_adapters(terms)
             if self._copies.has(copy):
                 copy.info = info
-            else:  # a part went meanwhile; whoever waits looks again
+            else:  # a part went meanwhile
                 await self._release(copy)
         except LoradError as error:
             self._copies.remove(copy)
@@ -140,6 +140,7 @@ class Combinations:
 
     def _changed(self, name: str, generation: str | None) -> None:
         for copy in self._copies.take_stale(name, generation):
+            copy.ready.set()  # whoever waits looks again at once
             if copy.info is not None:
                 self._spawn(self._release(copy))
 
