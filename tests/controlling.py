@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lorad.control.manager import AdapterManager
-from lorad.control.setup import make_manager, on_demand
+from lorad.control.setup import make_manager, on_unknown
 from lorad.server.registry import Registry
 from scripted_engine import ScriptedEngine, model_info
 from serving import CONTEXT, VOCAB, Client, serving
@@ -71,8 +71,16 @@ class Control:
 
 
 @contextlib.asynccontextmanager
-async def controlling(folder: Path, engine: ScriptedEngine | None = None, **options: Any) -> AsyncIterator[Control]:
-    """A server whose data folder and adapter root lie in `folder`."""
+async def controlling(
+    folder: Path,
+    engine: ScriptedEngine | None = None,
+    *,
+    restores: bool = True,
+    taken: Collection[str] = (),
+    **options: Any,
+) -> AsyncIterator[Control]:
+    """A server whose data folder and adapter root lie in `folder`. `restores`: what it had before is back when this
+    begins; else nothing is."""
     engine = engine or ScriptedEngine(info=model_info(VOCAB, CONTEXT))
     root = folder / "root"
     root.mkdir(parents=True, exist_ok=True)
@@ -80,14 +88,18 @@ async def controlling(folder: Path, engine: ScriptedEngine | None = None, **opti
 
     async def control(registry: Registry, front: Any, config: Any) -> AdapterManager:
         manager = await asyncio.to_thread(make_manager, engine, registry, front.in_flight, config, folder=folder)
-        await manager.restore()
-        front.on_unknown = on_demand(manager, config)
+        await manager.read_state(taken)
+        front.on_unknown = on_unknown(manager, config)
+        if restores:
+            manager.begin_restore()
         managers.append(manager)
         return manager
 
     options = {"control_key": KEY, "adapter_roots": [str(root)], **options}
     async with serving(engine, adapters=(), control=control, **options) as client:
         try:
-            yield Control(client, managers[0], root)
+            control = Control(client, managers[0], root)
+            await control.settled()
+            yield control
         finally:
             await managers[0].close()

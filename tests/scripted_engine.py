@@ -275,6 +275,7 @@ class ProcessScript:
             self.aborted.append(request_id)
 
     def prepare_adapter(self, name: str, path: str) -> AdapterInfo:
+        time.sleep(float(os.environ.get("SCRIPT_LOAD_PAUSE", "0")))
         if "slow" in path:
             time.sleep(0.3)
         if "bad" in path:

@@ -77,11 +77,19 @@ def ids_of(text: str, *, words: bool = True) -> list[int]:
 class Client:
     """A server's other side."""
 
-    def __init__(self, session: aiohttp.ClientSession, address: str, engine: ScriptedEngine, front: Front) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        address: str,
+        engine: ScriptedEngine,
+        front: Front,
+        app: web.Application,
+    ) -> None:
         self.session = session
         self.address = address
         self.engine = engine
         self.front = front
+        self.app = app
 
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
         async with self.session.get(self.address + path, **options) as response:
@@ -154,16 +162,15 @@ async def serving(
         front.ledger = tenancy.ledger
         await tenancy.start(front.limits)
     routes = None if control is None else ControlRoutes(await control(registry, front, config), engine)
-    runner = web.AppRunner(
-        make_app(front, routes, tenancy), access_log=None, handler_cancellation=True, shutdown_timeout=0.5
-    )
+    app = make_app(front, routes, tenancy)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            yield Client(session, f"http://{host}:{port}", engine, front)
+            yield Client(session, f"http://{host}:{port}", engine, front, app)
     finally:
         await runner.cleanup()
         if tenancy is not None:

@@ -203,8 +203,10 @@ async def test_names_of_the_start_and_aliases(tmp_path: Path) -> None:
     async with controlling(tmp_path) as control:
         await control.load("x", control.write("a", "one"))
         await control.ask("PUT", "/v1/lora_aliases/short", target="x")
-        await control.manager.restore(taken=["short"])
+    async with controlling(tmp_path, restores=False) as control:
         assert control.manager.registry.aliases == {"short": "x"}
+    async with controlling(tmp_path, restores=False, taken=["short"]) as control:
+        assert not control.manager.registry.aliases
     async with controlling(tmp_path, base="x") as control:
         card = await control.card("x")
         assert card["state"] == "failed" and card["error"]["code"] == "adapter_name" and not control.engine.held

@@ -51,10 +51,19 @@ class Bring:
         self._fetches = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="lorad-fetch")
 
     async def bring(
-        self, record: Record, operation: Operation, source: str, digest: str, *, pin: bool, kept: bool
+        self,
+        record: Record,
+        operation: Operation,
+        source: str,
+        digest: str,
+        *,
+        pin: bool,
+        kept: bool,
+        verify: bool = False,
     ) -> dict[str, Any]:
-        """From a source to a name in force."""
-        entry = await self._fetch(operation, source, digest)
+        """From a source to a name in force. `kept`: the state file hears of it. `verify`: what the cache has of it may
+        have been damaged meanwhile."""
+        entry = await self._fetch(operation, source, digest, verify)
         try:
             info = await self._check(operation, record.name, entry)
             try:
@@ -89,10 +98,11 @@ class Bring:
                 await self.pin(record, True)
             except LoradError as error:
                 result.setdefault("warnings", []).append(f"it isn't pinned: {error.message}")
-                await self._state.do(lambda state: state.pin(record.name, False))
+                if kept:
+                    await self._state.do(lambda state: state.pin(record.name, False))
         return result
 
-    async def _fetch(self, operation: Operation, source: str, digest: str) -> Entry:
+    async def _fetch(self, operation: Operation, source: str, digest: str, verify: bool) -> Entry:
         operation.at("fetching")
         began = asyncio.get_running_loop().time()
 
@@ -102,6 +112,8 @@ class Bring:
 
         def fetch() -> Entry:
             # What is here needs no source: it may be gone, or not be allowed any more.
+            if digest and verify:
+                self._cache.verify(digest)
             if digest and (entry := self._cache.hold(digest)) is not None:
                 return entry
             parsed = parse_source(source, self._policy)

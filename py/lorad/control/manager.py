@@ -57,7 +57,9 @@ class AdapterManager:
         self._background = Background()
         self._state = StateThread(state)
         self._bring = Bring(handle, registry, self._state, cache, policy, self._background)
-        self._restore = Restore(self._records, self.operations, registry, self._state, self._bring)
+        self._restore = Restore(
+            handle, self._records, self.operations, registry, self._state, self._bring, self._background
+        )
 
     # what is there
 
@@ -117,10 +119,10 @@ class AdapterManager:
             # One that reads already may have read what the caller wants to have replaced.
             if record.loads[-1][1] == load and not (reload and running.stage != "waiting"):
                 return running
-        elif not reload and record.info is not None:
+        elif not reload and (record.info is not None or record.awaited is not None):
             self._check_same(record, load)
         self._records[name] = record
-        kind = "load" if record.info is None else "reload"
+        kind = "load" if record.info is None and record.awaited is None else "reload"
         operation = self.operations.begin(kind, name, listed=not on_demand)
         record.loads.append((operation, load))
         record.users += 1
@@ -142,6 +144,7 @@ class AdapterManager:
             async with record.lock:
                 if operation.cancelled:
                     raise load_cancelled(record.name)
+                await self._restore.bring(record)  # what was asked for before the start comes first
                 if not load.reload and record.info is not None:
                     self._check_same(record, load)
                     operation.end(changed=False, **await self._confirm(record, load))
@@ -203,9 +206,11 @@ class AdapterManager:
         operation = self.operations.begin("unload", name, listed=listed)
         for load, _ in record.loads:
             load.cancelled = True
+        if record.restoring is not None:
+            record.restoring.cancelled = True
         was = replace(record)
-        record.info, record.digest, record.pinned, record.failure = None, "", False, None
-        if was.info is not None:
+        record.info, record.digest, record.pinned, record.failure, record.awaited = None, "", False, None, None
+        if was.info is not None or was.awaited is not None:
             self.registry.withdraw(name)
         record.users += 1
         self._background.spawn(self._unload(record, operation, was, self._in_flight.of(name), within_seconds))
@@ -251,8 +256,11 @@ class AdapterManager:
         """An unload that can't be written down leaves all as it was."""
         if record.info is None:
             record.info, record.digest, record.pinned, record.failure = was.info, was.digest, was.pinned, was.failure
+            record.awaited = was.awaited
             if was.info is not None:
                 self.registry.publish(was.info)
+            elif was.awaited is not None:
+                self.registry.announce(record.name)
 
     async def _end(self, running: frozenset[Generation], within_seconds: float | None) -> None:
         """Waits for requests; after a time they end with an error."""
@@ -273,6 +281,7 @@ class AdapterManager:
 
     async def _pin_in_turn(self, record: Record, pinned: bool) -> Record:
         async with record.lock:
+            await self._restore.bring(record)
             if record.info is None:
                 raise Conflict(f"the adapter {record.name!r} isn't loaded: {record.state}", code="adapter_not_ready")
             if pinned and record.on_demand:  # an operator wants it to stay
@@ -296,13 +305,33 @@ class AdapterManager:
 
     # start and end
 
-    async def restore(
-        self,
-        on_name: Callable[[str, int, int], None] = lambda name, done, total: None,
-        taken: Collection[str] = (),
-    ) -> None:
-        """Brings back what was asked for before the start."""
-        await self._restore.restore(on_name, taken)
+    async def read_state(self, taken: Collection[str] = ()) -> None:
+        """Makes the names known that were asked for before the start, and their aliases, but for those that are among
+        `taken`, the names of options. Each can be asked for from now on: `bring_back`."""
+        await self._restore.read(taken)
+        self._state.watch()
+
+    def begin_restore(self, on_progress: Callable[[int, int, int], None] = lambda done, failed, total: None) -> None:
+        """Begins to bring their adapters back in the background; `on_progress(done, failed, total)`."""
+        self._restore.begin(on_progress)
+
+    async def bring_back(self, name: str) -> bool:
+        """If what `name` stands for isn't back yet, waits until it is, ahead of all others, or is listed as failed.
+        Whether there was something to wait for; Unavailable if it can't be brought at the moment."""
+        record = self._records.get(self.registry.aliases.get(name, name))
+        if record is None or record.awaited is None:
+            return False
+        await self._background.whole(self._bring_back_in_turn(record))
+        return True
+
+    async def _bring_back_in_turn(self, record: Record) -> None:
+        async with record.lock:
+            try:
+                await self._restore.bring(record)
+            except LoradError as error:
+                raise Unavailable(
+                    f"the adapter {record.name!r} can't be brought back now: {error.message}", code=error.code
+                ) from None
 
     async def close(self) -> None:
         """Ends what is under way; a restart takes it up again."""
@@ -317,5 +346,5 @@ class AdapterManager:
     def _leave(self, record: Record) -> None:
         """One operation less; a name that has nothing is forgotten."""
         record.users -= 1
-        if record.users == 0 and record.info is None and record.failure is None:
+        if record.users == 0 and not record.exists:
             self._records.pop(record.name, None)

@@ -23,6 +23,26 @@ class Load:
     on_demand: bool
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where content is, that was asked for before the start."""
+
+    text: str
+    digest: str
+    """What the content must be; "": anything."""
+    pinned: bool
+    new: bool
+    """It hasn't been in force yet."""
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """What a name had before the start, and hasn't got back yet."""
+
+    sources: tuple[Source, ...]
+    """Newest first; each is instead of the one before it, if that can't be had."""
+
+
 @dataclass
 class Record:
     """A name that has an adapter, is getting one, or couldn't get back the one that it had."""
@@ -38,8 +58,12 @@ class Record:
     """The state file knows of it: a restart brings it back."""
     on_demand: bool = False
     """It was loaded because a request named it, and goes when others need its place."""
+    awaited: Awaited | None = None
+    """What is to be brought back: source, digest and pin are of its newest, and nothing is in force yet."""
+    restoring: Operation | None = None
+    """What brings it back at the moment."""
     failure: LoradError | None = None
-    """Why it couldn't be brought back at the start."""
+    """Why it couldn't be brought back after the start."""
     loads: list[tuple[Operation, Load]] = field(default_factory=list)
     """Under way or waiting for their turn."""
     users: int = 0
@@ -61,13 +85,15 @@ class Record:
     @property
     def exists(self) -> bool:
         """Whether there is anything to unload; the rest is an unload that hasn't ended."""
-        return self.info is not None or self.failure is not None or self.loading is not None
+        return bool(self.info or self.awaited or self.failure or self.loading)
 
     @property
     def state(self) -> str:
-        """ready, reloading (ready, and something newer is on its way), loading, failed."""
+        """ready, reloading (ready, and something newer is on its way), restoring, loading, failed."""
         if self.info is not None:
             return "ready" if self.loading is None else "reloading"
+        if self.awaited is not None:
+            return "restoring"
         return "failed" if self.loading is None else "loading"
 
     def card(self, stats: AdapterStats | None, used: float | None) -> dict[str, Any]:

@@ -1,19 +1,33 @@
-"""`Restore`: what was asked for before the start is brought back."""
+"""`Restore`: what was asked for before the start comes back.
+
+Names are known at once. Their adapters are brought one after the other, in the background; who asks for one has it
+brought ahead of all others and waits for it. What is on the disk doesn't change by that: whenever a server dies, the
+next one has as much to do.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
 
+from lorad.control.background import Background
 from lorad.control.bring import Bring
-from lorad.control.operation import Operations
-from lorad.control.record import Record
-from lorad.errors import LoradError
+from lorad.control.operation import Operation, Operations
+from lorad.control.record import Awaited, Record, Source
+from lorad.engine.handle import EngineHandle
+from lorad.errors import EngineFailure, LoradError, Overloaded, Unavailable
 from lorad.server.registry import Registry
-from lorad.store.state import StateFile
+from lorad.store.state import AdapterRow, StateFile
 from lorad.store.thread import StateThread
 
 log = logging.getLogger("lorad.server")
+
+TELL_SECONDS = 5.0
+"""How often the log hears how far it is."""
+
+NO_ROOM = ("adapter_image", "cache_full", "cache_unusable")
+"""Refusals that say nothing against the adapter: another moment may have room for it."""
 
 
 class Restore:
@@ -21,49 +35,37 @@ class Restore:
 
     def __init__(
         self,
+        handle: EngineHandle,
         records: dict[str, Record],
         operations: Operations,
         registry: Registry,
         state: StateThread,
         bring: Bring,
+        background: Background,
     ) -> None:
+        self._handle = handle
         self._records = records
         self._operations = operations
         self._registry = registry
         self._state = state
         self._bring = bring
+        self._background = background
+        self._asked_for = 0
+        """Names that somebody waits for."""
+        self._nobody_waits = asyncio.Event()
+        self._nobody_waits.set()
 
-    async def restore(
-        self,
-        on_name: Callable[[str, int, int], None] = lambda name, done, total: None,
-        taken: Collection[str] = (),
-    ) -> None:
-        """Brings back what was asked for: the content that was in force, or a newer one whose load was under way.
-
-        Calls `on_name` for each. One that can't be brought back is listed as failed, with the reason. `taken`: names
-        that options of the start have, which aliases make way for.
-        """
-        rows = await self._state.do(StateFile.adapters)
-        for number, row in enumerate(rows):
-            on_name(row.name, number, len(rows))
-            record = self._records.setdefault(row.name, Record(row.name, kept=True))
-            operation = self._operations.begin("restore", row.name)
-            sources = [(row.wanted_source, row.wanted_digest, row.wanted_pinned)] if row.wanted_source else []
-            sources += [(row.source, row.digest, row.pinned)] if row.source else []
-            failures: list[LoradError] = []
-            for source, digest, pinned in sources:
-                try:
-                    self._registry.check_name(row.name)
-                    if failures:  # the newer one can't be had: what was in force is wanted again
-                        await self._state.do(lambda state: state.want(row.name, source, digest, pinned=pinned))  # noqa: B023
-                    await self._bring.bring(record, operation, source, digest, pin=pinned, kept=True)
-                    break
-                except LoradError as error:
-                    failures.append(error)
-            if record.info is None:
-                record.source, record.failure = sources[-1][0], failures[-1]
-                log.error("adapter %r couldn't be brought back: %s", row.name, failures[-1].message)
-            operation.end(record.failure)
+    async def read(self, taken: Collection[str] = ()) -> None:
+        """Makes names and aliases known. `taken`: names that options of the start have, which aliases make way for."""
+        for row in await self._state.do(StateFile.adapters):
+            record = self._records[row.name] = Record(row.name, kept=True)
+            record.awaited = awaited = _awaited(row)
+            newest = awaited.sources[0]
+            record.source, record.digest, record.pinned = newest.text, newest.digest, newest.pinned
+            try:
+                self._registry.announce(row.name, row.generation)
+            except LoradError as error:
+                self._fail(record, error)
         for alias, target in (await self._state.do(StateFile.aliases)).items():
             if alias in self._records or alias in taken:
                 log.error("the alias %r is a name now, and isn't brought back", alias)
@@ -72,3 +74,111 @@ class Restore:
                 self._registry.set_alias(alias, target)
             except LoradError as error:
                 log.error("the alias %r couldn't be brought back: %s", alias, error.message)
+
+    def begin(self, on_progress: Callable[[int, int, int], None]) -> None:
+        """Begins to bring all back, pinned ones first; `on_progress(done, failed, total)` hears how far it is."""
+        names = sorted((one for one in self._records.values() if one.awaited), key=lambda record: not record.pinned)
+        if names:
+            self._background.spawn(self._all(names, self._operations.begin("restore"), on_progress))
+
+    async def bring(self, record: Record) -> None:
+        """Somebody asks for `record`, and has its turn: it's ready or failed when this returns. Raises why it can't be
+        brought at the moment, and may be later."""
+        self._asked_for += 1
+        self._nobody_waits.clear()
+        try:
+            await self._bring_back(record)
+        finally:
+            self._asked_for -= 1
+            if not self._asked_for:
+                self._nobody_waits.set()
+
+    async def _all(
+        self, names: list[Record], operation: Operation, on_progress: Callable[[int, int, int], None]
+    ) -> None:
+        clock, total = asyncio.get_running_loop().time, len(names)
+        began = told = clock()
+
+        def count() -> tuple[int, int, int]:
+            """Done, failed, of how many."""
+            back = sum(record.awaited is None for record in names)
+            return back, sum(record.failure is not None for record in names), total
+
+        operation.accept()
+        operation.at("restoring")
+        operation.track(lambda: (count()[0], total))
+        stopped: LoradError | None = None
+        for record in names:
+            await self._nobody_waits.wait()
+            try:
+                async with record.lock:
+                    await self._bring_back(record)
+            except LoradError as error:
+                stopped = error
+                break
+            done = count()[0]
+            operation.estimate_seconds = round((clock() - began) / max(done, 1) * (total - done), 3)
+            if clock() - told >= TELL_SECONDS:
+                told = clock()
+                on_progress(*count())
+        if stopped is not None:
+            left = sum(record.awaited is not None for record in names)
+            log.error("%d adapters aren't back; each will be when it's asked for: %s", left, stopped.message)
+        on_progress(*count())
+        operation.end(
+            stopped,
+            ready=[record.name for record in names if record.info is not None],
+            failed=[record.name for record in names if record.failure is not None],
+            left=[record.name for record in names if record.awaited is not None],
+        )
+
+    async def _bring_back(self, record: Record) -> None:
+        """The content that was in force, or a newer one whose load was under way."""
+        awaited = record.awaited
+        if awaited is None:
+            return
+        operation = record.restoring = self._operations.begin("restore", record.name, listed=False)
+        failures: list[LoradError] = []
+        try:
+            for source in awaited.sources:
+                try:
+                    if failures:  # the newer one can't be had
+                        await self._state.do(lambda state: state.give_up(record.name))
+                    await self._bring.bring(
+                        record, operation, source.text, source.digest, pin=source.pinned, kept=source.new, verify=True
+                    )
+                    break
+                except LoradError as error:
+                    if operation.cancelled:
+                        return
+                    if self._says_nothing(error):
+                        raise
+                    failures.append(error)
+                except Exception:
+                    log.exception("bringing adapter %r back failed", record.name)
+                    failures.append(EngineFailure("the adapter could not be loaded", code="adapter_load"))
+        finally:
+            record.restoring = None
+        if operation.cancelled:
+            return
+        record.awaited = None
+        if record.info is None:
+            self._registry.withdraw(record.name)
+            self._fail(record, failures[-1])
+        elif record.pinned != source.pinned:
+            log.warning("adapter %r isn't pinned any more: there's no room for its pin", record.name)
+
+    def _says_nothing(self, error: LoradError) -> bool:
+        """Whether it's no fault of the adapter."""
+        return isinstance(error, (Unavailable, Overloaded)) or error.code in NO_ROOM or self._handle.fault is not None
+
+    @staticmethod
+    def _fail(record: Record, error: LoradError) -> None:
+        record.digest, record.pinned, record.awaited, record.failure = "", False, None, error
+        log.error("adapter %r couldn't be brought back: %s", record.name, error.message)
+
+
+def _awaited(row: AdapterRow) -> Awaited:
+    newer = Source(row.wanted_source, row.wanted_digest, row.wanted_pinned, new=True)
+    before = Source(row.source, row.digest, row.pinned, new=False)
+    return Awaited(tuple(source for source in (newer, before) if source.text))

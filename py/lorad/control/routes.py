@@ -148,6 +148,8 @@ class ControlRoutes:
             raise InvalidRequest("names: at least 1, got 0", code="field_range", param="names")
         wait = _wait(body.wait_seconds)
         _range("within_seconds", body.within_seconds)
+        for name in body.names:
+            await self._manager.bring_back(name)
         return await _answer(prewarm(self._manager, self._handle, body.names, body.within_seconds), wait)
 
     def _card(self, name: str, stats: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from lorad.config import ServerConfig
 from lorad.control.manager import AdapterManager
@@ -58,10 +59,20 @@ def is_folder(registry: str) -> bool:
     return bool(registry) and "://" not in registry
 
 
-def on_demand(manager: AdapterManager, config: ServerConfig) -> Callable[[str, NotFound], Awaitable[None]] | None:
-    """What brings adapters of the registry that the options name, if they name one."""
-    if not config.adapter_registry:
-        return None
-    prefix = "." if is_folder(config.adapter_registry) else config.adapter_registry
-    adapters = AdapterFolder(prefix, source_policy(config))
-    return OnDemand(manager, adapters, config.max_on_demand_adapters, now=time.monotonic).bring
+def on_unknown(manager: AdapterManager, config: ServerConfig) -> Callable[[str, NotFound], Coroutine[Any, Any, None]]:
+    """What brings adapters that a request names and that aren't there: those that were there before the start, then
+    those of the registry, if the options name one."""
+    on_demand = None
+    if config.adapter_registry:
+        prefix = "." if is_folder(config.adapter_registry) else config.adapter_registry
+        adapters = AdapterFolder(prefix, source_policy(config))
+        on_demand = OnDemand(manager, adapters, config.max_on_demand_adapters, now=time.monotonic)
+
+    async def bring(name: str, unknown: NotFound) -> None:
+        if await manager.bring_back(name):
+            return
+        if on_demand is None:
+            raise unknown
+        await on_demand.bring(name, unknown)
+
+    return bring

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -34,6 +34,7 @@ from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
 from lorad.server.metrics import Metrics
+from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
 from lorad.tenants.file import Used
@@ -95,7 +96,7 @@ class Front:
         self._combined_max = combined_max
         self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
         self.metrics = Metrics(registry, self.gate, lambda: len(self.combinations))
-        self.on_unknown: Callable[[str, NotFound], Awaitable[None]] | None = None
+        self.on_unknown: Callable[[str, NotFound], Coroutine[Any, Any, None]] | None = None
         """Brings an unknown name, or raises why it can't be."""
         self._now = now
         self._new_id = new_id
@@ -107,7 +108,7 @@ class Front:
 
     def drain(self) -> None:
         """From now on new requests are refused; running ones go on."""
-        self.gate.draining = True
+        self.gate.drain()
 
     def cut(self) -> None:
         """Ends what still runs with an error that its clients see."""
@@ -204,9 +205,9 @@ class Front:
         try:
             return self.registry.resolve(name)
         except NotFound as unknown:
-            if self.on_unknown is None or self.gate.draining:
+            if self.on_unknown is None:
                 raise
-            await self.on_unknown(name, unknown)
+            await self.gate.before(self.on_unknown(name, unknown))
         return self.registry.resolve(name)
 
     def _spend(self, tenant: Tenant, generation: Generation) -> None:
@@ -330,7 +331,7 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     keys = key_check(front.config.api_key, front.config.control_key, directory)
     app = web.Application(
         client_max_size=front.config.body_bytes_max,
-        middlewares=[_counted(front), errors_as_json, keys],  # type: ignore[list-item]
+        middlewares=[_counted(front), errors_as_json, keys, path_check],  # type: ignore[list-item]
     )
     if control is not None:
         control.add_to(app)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from lorad.errors import InvalidRequest, Overloaded, Unavailable
 
@@ -15,15 +16,36 @@ class Gate:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.inside = 0
-        self.draining = False
+        self._draining = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether nobody is let in any more."""
+        return self._draining.is_set()
+
+    def drain(self) -> None:
+        """From now on nobody is."""
+        self._draining.set()
+
+    async def before(self, work: Coroutine[Any, Any, None]) -> None:
+        """What somebody waits for who isn't inside yet; ends with a refusal when nobody is let in any more."""
+        working, draining = asyncio.create_task(work), asyncio.create_task(self._draining.wait())
+        try:
+            await asyncio.wait({working, draining}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise _stopping()
+            working.result()
+        finally:
+            working.cancel()
+            draining.cancel()
 
     @contextmanager
     def passing(self, count: int) -> Iterator[None]:
         """Lets `count` sequences in for the time of the block, or refuses them at once."""
         if self.draining:
-            raise Unavailable("the server is stopping", code="draining")
+            raise _stopping()
         if count > self.limit:
             raise InvalidRequest(
                 f"n: {count} answers (prompts × n), at most {self.limit} can ever wait and run here",
@@ -46,3 +68,7 @@ class Gate:
     async def emptied(self) -> None:
         """Waits until nothing is in flight."""
         await self._empty.wait()
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server is stopping", code="draining")

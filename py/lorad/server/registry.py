@@ -56,6 +56,8 @@ class Registry:
         self._now = now
         self._created = int(now())
         self._adapters: dict[str, Entry] = {}
+        self._announced: dict[str, str] = {}
+        """Names whose adapters are on their way, and the generations that these had."""
         self._aliases: dict[str, str] = {}
         self._used: dict[str, float] = {}
         self._on_withdrawn: list[Callable[[str], None]] = []
@@ -89,26 +91,32 @@ class Registry:
         if name in self._aliases:
             raise InvalidRequest(f"{name!r} is an alias of {self._aliases[name]!r}", code="adapter_name")
 
+    def announce(self, name: str, generation: str = "") -> None:
+        """Lists a name whose adapter is on its way; `generation`: if it's known."""
+        self.check_name(name)
+        self._announced[name] = generation
+
     def publish(self, info: AdapterInfo) -> AdapterInfo | None:
         """Lets a name mean this adapter from now on; gives the one that it meant before."""
         self.check_name(info.name)
         before = self._adapters.get(info.name)
         self._adapters[info.name] = Entry(info, int(self._now()))
+        self._announced.pop(info.name, None)
         for listener in self._on_changed:
             listener(info.name, info.generation)
         return before.info if before else None
 
-    def withdraw(self, name: str) -> AdapterInfo:
-        """Takes an adapter's name away."""
+    def withdraw(self, name: str) -> AdapterInfo | None:
+        """Takes an adapter's name away; gives what it meant, None if that was only on its way."""
         entry = self._adapters.pop(name, None)
         self._used.pop(name, None)
-        if entry is None:
+        if self._announced.pop(name, None) is None and entry is None:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
         for listener in self._on_withdrawn:
             listener(name)
         for changed in self._on_changed:
             changed(name, None)
-        return entry.info
+        return entry.info if entry else None
 
     def use(self, name: str) -> None:
         """A request for an adapter has been admitted."""
@@ -132,7 +140,7 @@ class Registry:
         """Lets `alias` stand for the adapter named `target` from now on, in place of what it stood for."""
         if self._aliases.get(alias) is None:
             self.check_name(alias)
-        if alias in self._adapters:
+        if alias in self._adapters or alias in self._announced:
             raise InvalidRequest(f"{alias!r} is an adapter's name", code="adapter_name")
         self._aliases[alias] = target
 
@@ -159,15 +167,16 @@ class Registry:
     def listing(self, tenant: Tenant = EVERYBODY) -> list[dict[str, Any]]:
         """All models that a tenant may use, in OpenAI's form; `root` and `parent` name the base."""
         models = [self._base_card(name) for name in self._base_names]
-        models += [self._adapter_card(name, entry) for name, entry in self._adapters.items()]
-        aliases = ((alias, self._adapters.get(target)) for alias, target in self._aliases.items())
-        models += [self._adapter_card(alias, entry) for alias, entry in aliases if entry is not None]
+        models += [self._card(name) for name in (*self._adapters, *self._announced)]
+        there = self._adapters.keys() | self._announced.keys()
+        models += [self._card(alias) for alias, target in self._aliases.items() if target in there]
         return [model for model in models if self.may_use(tenant, model["id"])]
 
     def card(self, name: str) -> dict[str, Any]:
         """One model in OpenAI's form."""
-        entry = self._adapters.get(self.resolve(name).name)
-        return self._base_card(name) if entry is None else self._adapter_card(name, entry)
+        if self._aliases.get(name, name) not in self._announced and self.resolve(name).generation == "":
+            return self._base_card(name)
+        return self._card(name)
 
     def tokens_max(self, info: AdapterInfo) -> int:
         """Longest prompt plus output under an adapter: the sequence and the adapter are in the pool together."""
@@ -186,16 +195,20 @@ class Registry:
             "generation": self._model.digest,
         }
 
-    def _adapter_card(self, name: str, entry: Entry) -> dict[str, Any]:
+    def _card(self, name: str) -> dict[str, Any]:
+        """Of an adapter, or of an alias of one. What isn't known before the adapter is here is null."""
+        own = self._aliases.get(name, name)
+        entry = self._adapters.get(own)
+        info = entry.info if entry else None
         return {
             "id": name,
             "object": "model",
-            "created": entry.created,
+            "created": entry.created if entry else self._created,
             "owned_by": "lorad",
             "root": self.base_name,
-            "parent": self.base_name if name == entry.info.name else entry.info.name,
-            "max_model_len": self.tokens_max(entry.info),
-            "generation": entry.info.generation,
-            "rank": entry.info.rank,
-            "bytes": entry.info.bytes,
+            "parent": self.base_name if name == own else own,
+            "max_model_len": self.tokens_max(info) if info else None,
+            "generation": info.generation if info else self._announced[own] or None,
+            "rank": info.rank if info else None,
+            "bytes": info.bytes if info else None,
         }

@@ -21,7 +21,7 @@ from aiohttp import web
 from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
 from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
-from lorad.control.setup import make_manager, on_demand
+from lorad.control.setup import make_manager, on_unknown
 from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
@@ -48,9 +48,10 @@ class Server:
         engine: str = DEFAULT_ENGINE,
         on_progress: Callable[[Progress], None] | None = None,
         on_adapter: Callable[[AdapterInfo], None] = lambda info: None,
-        on_restored: Callable[[str, int, int], None] = lambda name, done, total: None,
+        on_restored: Callable[[int, int, int], None] = lambda done, failed, total: None,
     ) -> None:
-        """`on_restored`: called with each name that a restart brings back, how many it has and how many there are."""
+        """`on_restored(done, failed, total)`: now and then, how far bringing back what was asked for before the start
+        is; the server serves meanwhile."""
         path, self._name = resolve_model(engine_config.model)
         self._engine_config = dataclasses.replace(engine_config, model=str(path))
         self._config = server_config
@@ -105,10 +106,12 @@ class Server:
                 self.manager = await asyncio.to_thread(
                     make_manager, self.engine, registry, self.front.in_flight, self._config
                 )
-                await self.manager.restore(self._on_restored, taken=modules)
-                self.front.on_unknown = on_demand(self.manager, self._config)
+                await self.manager.read_state(taken=modules)
+                self.front.on_unknown = on_unknown(self.manager, self._config)
             await self._load(registry, modules)
             await self._listen(self.front)
+            if self.manager is not None:
+                self.manager.begin_restore(self._on_restored)
         except BaseException as error:
             await self._abandon()
             raise _first(error) from None
@@ -132,10 +135,12 @@ class Server:
         await self._abandon()
 
     async def _load(self, registry: Registry, modules: dict[str, str]) -> None:
-        known = set() if self.manager is None else {one.name for one in self.manager.records if one.info is not None}
         for name, path in modules.items():
-            if name in known:  # it was reloaded while a server ran; that was asked for later than the option
-                continue
+            if self.manager is not None:
+                await self.manager.bring_back(name)
+                record = self.manager.find(name)
+                if record is not None and record.info is not None:
+                    continue  # it was reloaded while a server ran; that was asked for later than the option
             registry.check_name(name)
             info = await self.engine.load_adapter(name, str(expanded(path)))
             registry.publish(info)
@@ -198,6 +203,7 @@ async def _serve(
         engine=engine,
         on_progress=lambda progress: _note(describe_progress(progress)),
         on_adapter=lambda info: say(describe_adapter(info)),
+        on_restored=lambda done, failed, total: _note(describe_restored(done, failed, total)),
     )
     stop = StopSignals(server)
     if not await stop.unless_asked(server.start()):
@@ -262,6 +268,12 @@ def describe_progress(progress: Progress) -> str:
     if progress.stage == "operators":
         return f"lorad: measuring operators on this machine, once ({progress.done} of {progress.total})"
     return ""
+
+
+def describe_restored(done: int, failed: int, total: int) -> str:
+    """One line about how far bringing adapters back is."""
+    failures = f", {failed} failed" if failed else ""
+    return f"lorad: {done} of {total} adapters of the state file are back{failures}"
 
 
 def describe_adapter(info: AdapterInfo) -> str:

@@ -2,21 +2,28 @@
 
 Every change is on the disk when its call returns. What a server was killed in the middle of is either there in full or
 not at all: one statement a change.
+
+A file that is deleted or replaced beneath a running server is noticed by its inode. What the server was asked for
+stands: it's written anew, in place of this base's rows in whatever is there now. SQLite by itself would go on writing
+to the file that has no name any more.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lorad.errors import Unavailable
 from lorad.models.files import data_folder
 from lorad.store.migrations import migrate
+
+log = logging.getLogger("lorad.server")
 
 STATE_FILE = "state.sqlite"
 """In the data folder, unless an option says else."""
@@ -47,6 +54,10 @@ class AdapterRow(NamedTuple):
     wanted_pinned: bool
 
 
+Rows = dict[str, list[tuple[Any, ...]]]
+"""By table."""
+
+
 class StateFile:
     """One base's rows of a SQLite file. Not thread-safe: one thread makes all calls after the first.
 
@@ -57,15 +68,11 @@ class StateFile:
         """`base`: the base model's digest."""
         self._base = base
         self._now = now
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path.with_name(f"{path.name}.{base[:16]}.lock"), path)
-            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            migrate(self._database, str(path))
-        except (OSError, sqlite3.Error) as error:
-            raise Unavailable(f"the state file {path} can't be used: {error}", code="state_file") from None
+        self._path = path
+        self._lock: int | None = None
+        self._lost: Rows | None = None
+        """What was in a file that is gone and couldn't be written anew yet."""
+        self._open()
 
     def adapters(self) -> list[AdapterRow]:
         """All names, in the order in which they were first asked for."""
@@ -97,7 +104,8 @@ class StateFile:
         """That load has failed: what was in force stays, and a name that had nothing is forgotten."""
         # Each of them is enough by itself: what is left between them is taken up at the next start.
         self._change(
-            "UPDATE adapters SET wanted_source = '', wanted_digest = '' WHERE base = ? AND name = ? AND source != ''",
+            "UPDATE adapters SET wanted_source = '', wanted_digest = '', wanted_pinned = pinned "
+            "WHERE base = ? AND name = ? AND source != ''",
             (self._base, name),
         )
         self._change("DELETE FROM adapters WHERE base = ? AND name = ? AND source = ''", (self._base, name))
@@ -128,9 +136,68 @@ class StateFile:
     def close(self) -> None:
         """Lets another server of the same base have the file."""
         self._database.close()
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def look(self) -> None:
+        """Whether the file is still the one that was opened; if not, writes all anew. Each change looks by itself."""
+        if self._lost is None:
+            there = _identity(self._path)
+            if there == self._identity:
+                return
+            how = "deleted" if there is None else "replaced by another"
+            log.error("the state file %s was %s: what was asked for is written anew", self._path, how)
+            try:
+                self._lost = self._rescue(deleted=there is None)
+            except sqlite3.Error as error:
+                raise Unavailable(f"what the state file had can't be read: {error}", code="state_write") from None
+        self._open()
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            for table, rows in self._lost.items():
+                self._database.execute(f"DELETE FROM {table} WHERE base = ?", (self._base,))
+                for row in rows:
+                    marks = ", ".join("?" * len(row))
+                    # Another base's server may have written its own meanwhile.
+                    self._database.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._database.close()
+            raise Unavailable(f"the state file can't be written anew: {error}", code="state_write") from None
+        self._lost = None
+
+    def _rescue(self, *, deleted: bool) -> Rows:
+        """All rows of a file that has no name any more; of one that was replaced, this base's. Closes it."""
+        where, values = ("", ()) if deleted else ("WHERE base = ?", (self._base,))
+        rows = {
+            table: self._database.execute(f"SELECT * FROM {table} {where}", values).fetchall()
+            for table in ("adapters", "aliases")
+        }
+        # Its journal may still have its name, and must say nothing to the file that has the name now. It has to be
+        # closed before that one is opened: they would share the journal's index.
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._database.close()
+        return rows
+
+    def _open(self) -> None:
+        path = self._path
+        lock = path.with_name(f"{path.name}.{self._base[:16]}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if self._lock is None or _identity(lock) != _identity(self._lock):
+                held, self._lock = self._lock, _locked(lock, path)
+                if held is not None:
+                    os.close(held)
+            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            migrate(self._database, str(path))
+            self._identity = _identity(path)
+        except (OSError, sqlite3.Error) as error:
+            raise Unavailable(f"the state file {path} can't be used: {error}", code="state_file") from None
 
     def _change(self, statement: str, values: tuple[object, ...]) -> None:
+        self.look()
         try:
             self._database.execute(statement, values)
         except sqlite3.Error as error:
@@ -156,6 +223,15 @@ def _rows(database: sqlite3.Connection, where: str, *values: str) -> list[tuple[
         (base, AdapterRow(name, source, digest, generation, bool(pinned), wanted, wanted_digest, bool(wanted_pinned)))
         for base, name, source, digest, generation, pinned, wanted, wanted_digest, wanted_pinned in rows
     ]
+
+
+def _identity(file: Path | int) -> tuple[int, int] | None:
+    """Device and inode of a path or descriptor; None: nothing is there."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _locked(lock: Path, path: Path) -> int:
