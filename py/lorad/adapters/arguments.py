@@ -11,6 +11,10 @@ from lorad.control import arguments as control_arguments
 from lorad.later import later
 
 
+DTYPES = ("f32", "f16", "bf16")
+"""Number types of adapters that are written."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the commands and their flags."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="adapters_command")
@@ -25,10 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument("--json", action="store_true", help="as data")
         command.set_defaults(run=later("lorad.adapters.command", "adapters"))
         _add_rank_limit(command)
+    _add_convert(commands)
     _add_merge(commands)
     _add_combine(commands)
     _add_stale(commands)
     control_arguments.add_commands(commands)
+
+
+def _add_convert(commands: Any) -> None:
+    convert = commands.add_parser(
+        "convert", help="an adapter in another format or number type, and verify it", allow_abbrev=False
+    )
+    add = convert.add_argument
+    add("source", type=Path, help="a folder, or a .gguf file, of any format that is read")
+    add("output", type=Path, help="folder to write, or .gguf file")
+    add("--model", required=True, help="its base: a GGUF file or a folder")
+    add("--to", choices=["peft", "gguf"], default="peft", help="PEFT's safetensors or llama.cpp's GGUF (peft)")
+    add("--dtype", choices=DTYPES, default="", help="of the result; default: the narrowest that holds all its numbers")
+    convert.set_defaults(run=later("lorad.adapters.convert_command", "run_convert"))
+    _add_rank_limit(convert)
 
 
 def _add_merge(commands: Any) -> None:
@@ -55,7 +74,7 @@ def _add_combine(commands: Any) -> None:
     add("--rank", type=int, default=0, help="of the result of an svd method; 0: the highest of the parts (0)")
     add("--majority", default="total", help="how ties finds a sign: total or frequency (total)")
     add("--seed", type=int, default=0, help="of what dare keeps (0)")
-    add("--dtype", choices=["float32", "bfloat16", "float16"], default="float32", help="of the result (float32)")
+    add("--dtype", choices=DTYPES, default="f32", help="of the result (f32)")
     combine.set_defaults(run=later("lorad.adapters.combine.command", "run_combine"))
     _add_rank_limit(combine)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import NamedTuple
 
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.merge import merge
+from lorad.adapters.staged import staged
 from lorad.engine.engine import Engine
-from lorad.errors import InvalidRequest, LoradError
+from lorad.errors import LoradError
 from lorad.models.weights import Weights
 
 PROMPTS, TOKENS = 8, 16
@@ -28,31 +28,19 @@ def run_merge(arguments: argparse.Namespace) -> int:
     """Writes the merged model, asks it and the adapter the same, and says what differs. A model that doesn't answer as
     the adapter does never gets the name that was asked for."""
     output: Path = arguments.output
-    if output.exists() or output.is_symlink():
-        raise InvalidRequest(f"{output} exists already", code="output_exists", param="output")
-    unverified = output.with_name(f".{output.name}.unverified")
-    try:
-        unverified.mkdir(parents=True)
-    except OSError as error:
-        raise InvalidRequest(
-            f"{output} can't be written: {error.strerror}", code="output_write", param="output"
-        ) from None
-    try:
+    with staged(output) as folder:
+        folder.mkdir()
         engine = Engine(str(arguments.model), max_lora_rank=arguments.max_lora_rank, dtype="float32")
         with closing(engine):
             checked = engine.prepare_adapter(arguments.adapter.name, str(arguments.adapter)).checked
-            made = merge(engine.weights, checked, unverified, links=False)
+            made = merge(engine.weights, checked, folder, links=False)
             engine.load_adapter("adapter", str(arguments.adapter))
             with closing(Engine(str(made), dtype="float32")) as merged:
                 seen = beside(engine, merged)
             kind = _kind(engine.weights, checked)
         _check(seen, kind)
-        unverified.rename(output)
-    except BaseException:
-        shutil.rmtree(unverified, ignore_errors=True)
-        raise
     sys.stdout.write(
-        f"{output / made.name if made != unverified else output}: {arguments.adapter} merged into weights of {kind}. "
+        f"{output / made.name if made != folder else output}: {arguments.adapter} merged into weights of {kind}. "
         f"Beside the adapter on its base: {seen.same} of {seen.tokens} greedy tokens are the same, log-probabilities "
         f"within {seen.off:.2g}\n"
     )

@@ -14,7 +14,9 @@ from rich.table import Table
 from lorad.adapters.combine.combine import Part, Recipe, combine
 from lorad.adapters.combine.interference import Interference, interference
 from lorad.adapters.load import load_adapter
-from lorad.adapters.write import write_adapter
+from lorad.adapters.pieces import Pieces
+from lorad.adapters.staged import staged
+from lorad.adapters.write import write_peft
 from lorad.errors import InvalidRequest
 from lorad.models.open import open_model
 
@@ -36,7 +38,8 @@ def run_combine(arguments: argparse.Namespace) -> int:
     names = ", ".join(f"{part.weight:g} × {part.adapter.name}" for part in parts)
     count = len({(lora.layer, lora.module) for part in parts for lora in part.adapter.modules})
     shown = track(made, recipe.method, total=count, console=Console(stderr=True), transient=True)
-    write_adapter(arguments.output, shown, weights.config, arguments.dtype, f"lorad, {recipe.method}: {names}")
+    with staged(arguments.output) as folder:
+        write_peft(folder, Pieces(tuple(shown)), weights.config, arguments.dtype, f"lorad, {recipe.method}: {names}")
     if len(parts) <= COMPARED_MAX:
         print_interference(interference([part.adapter for part in parts]))
     sys.stdout.write(
