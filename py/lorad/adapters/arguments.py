@@ -10,7 +10,6 @@ from lorad import config
 from lorad.control import arguments as control_arguments
 from lorad.later import later
 
-
 DTYPES = ("f32", "f16", "bf16")
 """Number types of adapters that are written."""
 

@@ -57,9 +57,10 @@ def read_source(path: Path, weights: Weights, max_lora_rank: int) -> Source:
 
 
 def convert(source: Source, made: Path, weights: Weights, *, to: str, dtype: str, max_lora_rank: int) -> Converted:
-    """Writes it to `made` as `peft` (a folder) or `gguf` (a file) and reads it again: a LoradError if that is something else.
+    """Writes it to `made` as `peft` (a folder) or `gguf` (a file) and reads it again.
 
-    `dtype`: one of `DTYPES`, or "" for the narrowest that holds all numbers. What the format can't hold is refused.
+    `dtype`: one of `DTYPES`, or "" for the narrowest that holds all numbers. What the format can't hold is refused; a
+    LoradError (`convert_verify`) if what was written is something else than what was read.
     """
     config, name = weights.config, source.checked.name
     kind: Element

@@ -34,8 +34,8 @@ def run_convert(arguments: argparse.Namespace) -> int:
     kept = f"generation {found.generation}"
     kept += " as before" if found.generation == source.checked.generation else f", before {source.checked.generation}"
     sys.stdout.write(
-        f"{output}: {arguments.source} ({source.files.format}, {', '.join(source.files.types)}) as {FORMATS[arguments.to]} in "
-        f"{found.dtype}, {len(source.pieces.modules)} modules. {_verdict(found)}; {kept}\n"
+        f"{output}: {arguments.source} ({source.files.format}, {', '.join(source.files.types)}) as "
+        f"{FORMATS[arguments.to]} in {found.dtype}, {len(source.pieces.modules)} modules. {_verdict(found)}; {kept}\n"
     )
     for warning in source.checked.warnings:
         sys.stdout.write(f"warning: {readable(warning)}\n")
@@ -49,6 +49,6 @@ def _verdict(found: Converted) -> str:
     if found.folded:
         folded = f", {found.folded} modules' scales are in B, as one alpha can't give them,"
     return (
-        f"Read again, numbers are within {found.dtype}'s rounding (1 in {1 / ROUNDINGS[found.dtype]:,.0f}){folded} and what a "
-        f"module adds is off by {found.off:.2g} of it at most"
+        f"Read again, numbers are within {found.dtype}'s rounding (1 in {1 / ROUNDINGS[found.dtype]:,.0f}){folded} and "
+        f"what a module adds is off by {found.off:.2g} of it at most"
     )

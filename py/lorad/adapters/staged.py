@@ -1,7 +1,7 @@
-"""What a command makes of adapters gets its name when it's complete and verified; until then it lies in a hidden folder.
+"""What a command makes of adapters gets its name when it's complete and verified; till then it's in a hidden folder.
 
-`.NAME.unverified` is beside NAME, so that the last step is a rename. Whatever ends the command before, a refusal, Ctrl-C or
-SIGTERM, takes the folder along; what a kill leaves is taken away by the next command that writes NAME.
+`.NAME.unverified` is beside NAME, so that the last step is a rename. Whatever ends the command before, a refusal,
+Ctrl-C or SIGTERM, takes the folder along; what a kill leaves is taken away by the next command that writes NAME.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lorad.errors import Conflict, InvalidRequest
 
 @contextmanager
 def staged(output: Path) -> Iterator[Path]:
-    """Gives a path of `output`'s name in the hidden folder, where nothing is yet. What the block puts there, a file or a
-    folder, becomes `output` when the block ends."""
+    """Gives a path of `output`'s name in the hidden folder, where nothing is yet. What the block puts there, a file or
+    a folder, becomes `output` when the block ends."""
     _check_free(output)
     folder = output.with_name(f".{output.name}.unverified")
     with _ended_by_sigterm(), _locked(folder, output):

@@ -1,7 +1,7 @@
 """An adapter into a file as llama.cpp's convert_lora_to_gguf.py writes it; `gguf_files` says what is in such a file.
 
-Its format holds pairs of the projections and of an untied output, and one alpha for all: a module's scale is alpha / its
-rank. Where no alpha gives a module its scale exactly, what is left of it is multiplied into its B.
+Its format holds pairs of the projections and of an untied output, and one alpha for all: a module's scale is alpha /
+its rank. Where that isn't a module's scale exactly, what is left of it is multiplied into its B.
 """
 
 from __future__ import annotations
@@ -55,15 +55,9 @@ def scaled(pieces: Pieces, config: ModelConfig) -> Scaled:
     """One alpha for all modules; what the format can't hold is refused by name."""
     _check(pieces, config)
     alpha = _alpha(pieces.modules)
-    made, folded = [], 0
-    for piece in pieces.modules:
-        scale = float(np.float32(alpha / len(piece.parts["A"])))
-        if scale != piece.scale:
-            folded += 1
-            rest = piece.parts["B"].double() * (piece.scale / scale)
-            piece = piece._replace(scale=scale, parts={"A": piece.parts["A"], "B": rest.float()})
-        made.append(piece)
-    return Scaled(alpha, tuple(made), folded)
+    made = tuple(_with_alpha(piece, alpha) for piece in pieces.modules)
+    folded = sum(new.scale != old.scale for new, old in zip(made, pieces.modules, strict=True))
+    return Scaled(alpha, made, folded)
 
 
 def write_gguf(file: Path, adapter: Scaled, config: ModelConfig, dtype: str, name: str) -> None:
@@ -119,6 +113,14 @@ def _alpha(modules: Sequence[Piece]) -> float:
     return max(found, key=lambda alpha: (found[alpha], -abs(alpha)))
 
 
+def _with_alpha(piece: Piece, alpha: float) -> Piece:
+    scale = float(np.float32(alpha / len(piece.parts["A"])))
+    if scale == piece.scale:
+        return piece
+    b = piece.parts["B"].double() * (piece.scale / scale)
+    return piece._replace(scale=scale, parts={"A": piece.parts["A"], "B": b.float()})
+
+
 def _check(pieces: Pieces, config: ModelConfig) -> None:
     for piece, part, _ in pieces.tensors():
         name = config.adaptable()[piece.module].name
@@ -128,7 +130,9 @@ def _check(pieces: Pieces, config: ModelConfig) -> None:
         if name == EMBED:
             raise _refused(path, "LoRA on the embedding, which llama.cpp may apply at a tied output too")
         if name == HEAD and config.tie_embeddings:
-            raise _refused(path, "LoRA on the output of a base whose embeddings are tied, where llama.cpp has no such tensor")
+            raise _refused(
+                path, "LoRA on the output of a base whose embeddings are tied, where llama.cpp has no such tensor"
+            )
 
 
 def _refused(path: str, what: str) -> InvalidRequest:
