@@ -14,6 +14,10 @@ DTYPES = ("f32", "f16", "bf16")
 """Number types of adapters that are written."""
 
 
+TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""Number types of models that are written: those of `lorad.models.rewrite`."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the commands and their flags."""
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="adapters_command")
@@ -53,7 +57,12 @@ def _add_merge(commands: Any) -> None:
     merge = commands.add_parser("merge", help="an adapter into a copy of its base, and verify it", allow_abbrev=False)
     merge.add_argument("output", type=Path, help="folder to write")
     merge.add_argument("adapter", type=Path, help="a folder, or a .gguf file")
-    merge.add_argument("--model", required=True, help="its base: a GGUF file or a folder; the result is the same")
+    merge.add_argument(
+        "--model", required=True, help="its base: a GGUF file or a folder; the result is of the same form"
+    )
+    merge.add_argument(
+        "--type", choices=TYPES, default="", help="of the result's matrices; default: the base's own. For GGUF files"
+    )
     merge.set_defaults(run=later("lorad.adapters.merge_command", "run_merge"))
     _add_rank_limit(merge)
 
