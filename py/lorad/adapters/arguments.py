@@ -83,6 +83,15 @@ def _add_combine(commands: Any) -> None:
     add("--majority", default="total", help="how ties finds a sign: total or frequency (total)")
     add("--seed", type=int, default=0, help="of what dare keeps (0)")
     add("--dtype", choices=DTYPES, default="f32", help="of the result (f32)")
+    add(
+        "--texts",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="held-out texts to compare base, parts and result on, as JSON Lines of prompt and response, or of text; "
+        "may be given several times",
+    )
     combine.set_defaults(run=later("lorad.adapters.combine.command", "run_combine"))
     _add_rank_limit(combine)
 
