@@ -98,12 +98,14 @@ def _add_combine(commands: Any) -> None:
 
 def _add_stale(commands: Any) -> None:
     stale = commands.add_parser(
-        "stale", help="registered adapters that another base leaves behind; ends with 1 if any", allow_abbrev=False
+        "stale",
+        help="registered adapters that another base leaves behind; ends with 0 if none, 1 if any, 2 if it can't tell",
+        allow_abbrev=False,
     )
     stale.add_argument("--model", required=True, help="the new base")
     stale.add_argument("--state-file", default="", help="of the server; default: state.sqlite in the data folder")
     stale.add_argument("--json", action="store_true", help="as data")
-    stale.set_defaults(run=later("lorad.store.stale", "stale"))
+    stale.set_defaults(run=later("lorad.store.stale", "stale"), refused_code=2)
 
 
 def _rank(text: str) -> int:
