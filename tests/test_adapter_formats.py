@@ -32,11 +32,6 @@ def config_of(family: str) -> ModelConfig:
     return config_from_hf(tiny_config(family).to_dict(), "tiny")
 
 
-@pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    return config_of("llama")
-
-
 @pytest.fixture
 def adapter(config: ModelConfig, tmp_path: Path) -> Path:
     return make_adapter(tmp_path / "adapter", config, rank=4, alpha=12.5, modules=["q_proj", "k_proj", "up_proj"])

@@ -18,16 +18,9 @@ from lorad.adapters.load import load_adapter
 from lorad.adapters.parity import check_parity
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
-from lorad.models.hf_config import config_from_hf
 from make_adapter import edit_tensors, make_adapter
-from tiny import tiny_config
 
 PAGE_BYTES = 4096
-
-
-@pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    return config_from_hf(tiny_config().to_dict(), "tiny")
 
 
 def made(path: Path, config: ModelConfig, **options: object) -> CheckedAdapter:

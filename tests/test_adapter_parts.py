@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 import torch
 
-from lorad import Engine, _core
+from answering import TOKENS, Answers, Asked, answers
+from lorad import _core
 from lorad.adapters.check import CheckedAdapter
 from lorad.adapters.image import build_image
 from lorad.adapters.load import load_adapter
@@ -33,7 +34,6 @@ from oracle import Oracle, load_reference
 from tiny import WIDE, make_tiny, make_tiny_dequantised, make_tiny_gguf
 from trained_adapter import Reference, references_of, train
 
-TOKENS = 12
 Options = dict[str, Any]
 
 PLAIN: Options = {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
@@ -115,10 +115,6 @@ def make(case: Case, folder: Path) -> Tiny:
     return Tiny(base, adapters, references_of(base, adapters))
 
 
-Asked = list[tuple[str, list[int]]]
-Answers = list[tuple[list[int], list[float]]]
-
-
 def prompts(names: list[str], seed: int, lengths: tuple[int, ...] = (1, 2, 7, 17, 33, 90)) -> Asked:
     """(adapter or nothing, prompt): each adapter once, the base twice."""
     dice = random.Random(seed)
@@ -127,20 +123,6 @@ def prompts(names: list[str], seed: int, lengths: tuple[int, ...] = (1, 2, 7, 17
     return [
         (model, [dice.randrange(3, 250) for _ in range(lengths[i % len(lengths)])]) for i, model in enumerate(models)
     ]
-
-
-def answers(base: Path, adapters: dict[str, Path], asked: Asked, **options: Any) -> Answers:
-    """Greedy tokens and their log-probabilities."""
-    plain = {"dtype": "float32", "dequantize": True, "kv_cache_memory_bytes": 8 << 20, "max_num_seqs": 16}
-    engine = Engine(str(base), **(plain | options))
-    for name, path in adapters.items():
-        engine.load_adapter(name, str(path))
-    requests = [engine.add(prompt, model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for model, prompt in asked]
-    while engine.step():
-        assert engine.core.check() is None
-    engine.close()
-    assert {request.finish for request in requests} == {"length"}
-    return [(request.tokens, request.logprobs) for request in requests]
 
 
 def off(reference: Reference, prompt: list[int], answer: tuple[list[int], list[float]]) -> tuple[float, float]:

@@ -15,23 +15,11 @@ from lorad.adapters.load import load_adapter
 from lorad.adapters.shards import EIGHT_BITS
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
-from lorad.models.hf_config import config_from_hf
-from make_adapter import edit_tensors, make_adapter
+from make_adapter import edit_tensors
 from other_formats import to_shards
-from tiny import tiny_config
 
 FILE, INDEX = "adapter_model.safetensors", "adapter_model.safetensors.index.json"
 FIRST, SECOND = "adapter_model-00001-of-00002.safetensors", "adapter_model-00002-of-00002.safetensors"
-
-
-@pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    return config_from_hf(tiny_config().to_dict(), "tiny")
-
-
-@pytest.fixture
-def adapter(config: ModelConfig, tmp_path: Path) -> Path:
-    return make_adapter(tmp_path / "adapter", config, rank=4, modules=["q_proj", "up_proj"])
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])

@@ -18,10 +18,9 @@ from lorad.adapters.regular import NotRegular, Regular
 from lorad.adapters.targets import Targets
 from lorad.errors import AdapterRejected
 from lorad.models.config import ModelConfig
-from lorad.models.hf_config import config_from_hf
-from make_adapter import edit_config, edit_tensors, make_adapter
+from make_adapter import edit_config, edit_tensors
 from other_formats import UNSLOTH
-from tiny import make_tiny, tiny_config
+from tiny import make_tiny
 
 PATHS = [
     prefix + f"layers.{layer}.{module}"
@@ -29,16 +28,6 @@ PATHS = [
     for layer in (0, 1, 2, 11)
     for module in ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.down_proj")
 ] + ["lm_head", "model.embed_tokens"]
-
-
-@pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    return config_from_hf(tiny_config().to_dict(), "tiny")
-
-
-@pytest.fixture
-def adapter(config: ModelConfig, tmp_path: Path) -> Path:
-    return make_adapter(tmp_path / "adapter", config, rank=4, modules=["q_proj", "up_proj"])
 
 
 TARGETS: list[Any] = [

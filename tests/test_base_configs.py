@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lorad.errors import ModelRejected
+from lorad.models.config import ModelConfig
 from lorad.models.open import open_model
 from tiny import make_tiny, make_tiny_gguf
 
@@ -114,3 +115,8 @@ def test_a_damaged_width_of_heads_names_what_it_was_made_of(tmp_path: Path, give
     found, said = refused(make_tiny_gguf(make_tiny(tmp_path / "tiny"), tmp_path / "bad.gguf", keys=keys))
     assert found == code
     assert "llama.attention.head_count = " in said and "llama.embedding_length = " in said
+
+
+def test_tiny_config_is_the_tiny_model(config: ModelConfig, tmp_path: Path) -> None:
+    """The fixture of that name in conftest.py."""
+    assert open_model(make_tiny(tmp_path / "tiny")).config.replace(name="") == config.replace(name="")

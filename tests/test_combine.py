@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from lorad.adapters.checked import CheckedAdapter
+from lorad.adapters.combine import command as combine_command
 from lorad.adapters.combine.combine import FACTORS, METHODS, PRODUCTS, PRUNING, Part, Recipe, combine
 from lorad.adapters.combine.interference import interference
+from lorad.adapters.combine.texts import Expected, expect
 from lorad.adapters.load import load_adapter
-from lorad.adapters.write import write_adapter
+from lorad.adapters.pieces import Pieces
+from lorad.adapters.write import write_peft
 from lorad.cli import main
 from lorad.errors import InvalidRequest
 from lorad.models.open import open_model
+from lorad.text.model import load_text_model
 from make_adapter import make_adapter
-from tiny import make_tiny
+from oracle import Oracle, load_reference
+from tiny import EOS, make_tiny
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +97,7 @@ def test_every_method_has_pefts_numbers(base: Path, tmp_path: Path, method: str,
     )
     wanted = by_peft(base, paths, weights, tmp_path / "peft", recipe)
     parts = [Part(load(base, path), weight) for path, weight in zip(paths, weights, strict=True)]
-    write_adapter(tmp_path / "ours", combine(parts, recipe), config, "float32", "a test")
+    write_peft(tmp_path / "ours", Pieces(tuple(combine(parts, recipe))), config, "f32", "a test")
     ours = load_file(tmp_path / "ours" / "adapter_model.safetensors")
     found, wished = products(ours), products(wanted)
     assert found.keys() == wished.keys()
@@ -128,11 +136,8 @@ def test_what_cant_be_combined_is_refused(base: Path, tmp_path: Path) -> None:
     assert refusal.value.code == "combine_parts"
     huge = [Part(two[0], 1e38)]
     with pytest.raises(InvalidRequest) as refusal:
-        write_adapter(tmp_path / "huge", combine(huge, Recipe()), config, "float16", "a test")
+        write_peft(tmp_path / "huge", Pieces(tuple(combine(huge, Recipe()))), config, "f16", "a test")
     assert refusal.value.code == "output_range" and not (tmp_path / "huge").exists()
-    with pytest.raises(InvalidRequest) as refusal:
-        write_adapter(tmp_path / "r2", combine(parts, Recipe()), config, "float32", "a test")
-    assert refusal.value.code == "output_exists"
 
 
 def test_interference(base: Path, tmp_path: Path) -> None:
@@ -160,3 +165,76 @@ def test_by_command(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(command) == 1 and "[output_exists]" in capsys.readouterr().err
     assert main([*command[:2], str(tmp_path / "x"), f"{first}:much", "--model", str(base)]) == 1
     assert "[option_form]" in capsys.readouterr().err
+
+
+TEXTS = [{"prompt": "a b", "response": "c\u2028d"}, {"prompt": "x", "response": "yz"}, {"text": "some plain text"}]
+
+
+def write_texts(path: Path, rows: list[Any]) -> Path:
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n")
+    return path
+
+
+def by_reference(base: Path, adapter: Path | None, rows: list[Any]) -> tuple[float, int]:
+    """Perplexity by transformers and PEFT, and how many tokens count."""
+    model, asked, total, count = load_text_model(base), Oracle(load_reference(base)), 0.0, 0
+    for row in rows:
+        if "text" in row:
+            ids, begin = model.encode(row["text"]), 1
+        else:
+            head = model.chat([{"role": "user", "content": row["prompt"]}])
+            ids, begin = [*head, *model.tokenizer.encode(row["response"], add_special_tokens=False), EOS], len(head)
+        logprobs = asked.logprobs(ids[:-1], adapter)
+        total += sum(float(logprobs[place - 1, ids[place]]) for place in range(begin, len(ids)))
+        count += len(ids) - begin
+    return math.exp(-total / count), count
+
+
+def test_held_out_texts_are_expected_as_the_reference_does(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = open_model(base).config
+    first, second = (make_adapter(tmp_path / f"a{seed}", config, rank=60, seed=seed) for seed in range(2))
+    sets = [write_texts(tmp_path / "chats.jsonl", TEXTS[:2]), write_texts(tmp_path / "all.jsonl", TEXTS * 20)]
+    command = ["adapters", "combine", str(tmp_path / "made"), f"{first}:0.5", str(second), "--model", str(base)]
+    found: list[Expected] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            combine_command, "expect", lambda *given, **options: found.extend(made := expect(*given, **options)) or made
+        )
+        assert main([*command, *(word for path in sets for word in ("--texts", str(path)))]) == 0
+    text = capsys.readouterr().out
+    assert "perplexity of held-out texts" in text and "--texts" not in text
+    for one, rows in zip(found, (TEXTS[:2], TEXTS), strict=True):
+        models = [None, first, second, tmp_path / "made"]
+        for perplexity, adapter in zip(one.perplexities.values(), models, strict=True):
+            wanted, count = by_reference(base, adapter, rows)
+            assert perplexity == pytest.approx(wanted, rel=5e-3) and f"{perplexity:.3f}" in text
+            assert one.tokens == count * (20 if len(rows) == 3 else 1)
+    assert list(found[0].perplexities) == ["", "part-1", "part-2", "together"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "has no texts"),
+        ("{", "line 1 isn't JSON"),
+        ('{"text": "a b"}\n[1]', "line 2 wants prompt and response"),
+        ('{"prompt": "a"}', "line 1 wants prompt and response"),
+        ('{"prompt": "a", "response": 3}', "line 1 wants prompt and response"),
+        ('{"text": "a b", "prompt": "c", "response": "d"}', "line 1 wants prompt and response"),
+        ('{"text": "a"}', "line 1 has no token to expect"),
+        (json.dumps({"text": "ab " * 2000}), "of lines 1 to 1 can't be computed"),
+        (None, "can't be read: No such file"),
+    ],
+)
+def test_texts_that_cant_be_used(
+    content: str | None, words: str, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = make_adapter(tmp_path / "a", open_model(base).config, rank=2)
+    if content is not None:
+        (tmp_path / "texts").write_text(content)
+    command = ["adapters", "combine", str(tmp_path / "made"), str(adapter), "--model", str(base)]
+    assert main([*command, "--texts", str(tmp_path / "texts")]) == 1
+    error = capsys.readouterr().err
+    assert "[texts_file]" in error and words in error and not (tmp_path / "made").exists()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from controlling import KEY, Control, controlling
 from lorad.cli import main
+from lorad.control.command import print_adapters
 
 
 async def lorad(control: Control, capsys: pytest.CaptureFixture[str], *words: str, key: str = KEY) -> tuple[int, str]:
@@ -49,3 +52,49 @@ async def test_refusals_by_command(tmp_path: Path, capsys: pytest.CaptureFixture
         control.client.address = "http://127.0.0.1:9"
         code, text = await lorad(control, capsys, "list")
         assert code == 1 and "[server_unreachable]" in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 140])
+def test_a_list_breaks_no_word_but_long_ones(width: int) -> None:
+    cards = [
+        {
+            "name": "acme/devil",
+            "state": "ready",
+            "pinned": True,
+            "tier": "hot",
+            "generation": "0123456789abcdef0123456789abcdef",
+            "rank": 16,
+            "bytes": 12_345_678,
+            "pages": 31,
+            "running": 2,
+            "waiting": 7,
+            "source": "hf://acme/an-adapter-with-a-rather-long-name@refs/heads/main",
+        },
+        {
+            "name": "acme/[red]broken",
+            "state": "failed",
+            "pinned": False,
+            "error": {"code": "adapter_rank"},
+            "source": "adapters/broken",
+        },
+    ]
+    console = Console(width=width, file=io.StringIO())
+    print_adapters(cards, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    for word in (
+        "acme/devil",
+        "acme/[red]broken",
+        "ready, pinned",
+        "hot",
+        "0123456789ab",
+        "failed: adapter_rank",
+        "12.3",
+    ):
+        assert any(word in line for line in lines), (word, text)
+    assert "hf://acme/an-adapter-with-a-rather-long-name@refs/heads/main" in "".join(
+        line.strip().split("│")[-2 if "│" in line else 0].strip() for line in lines
+    )
+    assert ("┃" in text) == (width == 140)

@@ -162,8 +162,9 @@ async def test_adapters_that_a_new_base_leaves_behind(tmp_path: Path, capsys: py
         (found,) = json.loads(capsys.readouterr().out)["stale"]
         assert found["name"] == "acme/a" and found["generation"] == await control.generation("acme/a")
     state.close()
-    assert main([*command[:-1], str(tmp_path / "nowhere.sqlite")]) == 1
+    assert main([*command[:-1], str(tmp_path / "nowhere.sqlite")]) == 2
     assert "[state_file]" in capsys.readouterr().err and not (tmp_path / "nowhere.sqlite").exists()
+    assert main(["adapters", "stale", "--model", "/no/such/model"]) == 2 and "[model_" in capsys.readouterr().err
 
 
 async def test_a_load_that_the_engines_death_ended_is_taken_up_again(tmp_path: Path) -> None:

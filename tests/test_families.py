@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lorad import Engine
+from answering import TOKENS, answers
 from lorad.models.linear import make_linear
 from lorad.models.open import open_model
 from lorad.models.operators import Operators
@@ -23,7 +23,6 @@ from make_adapter import make_adapter
 from oracle import oracle
 from tiny import make_tiny, make_tiny_gguf
 
-TOKENS = 16
 RANKS = (2, 8, 31)
 LENGTHS = (1, 2, 7, 8, 17, 33, 64, 90)
 
@@ -91,22 +90,6 @@ def prompts(seed: int) -> list[tuple[str, list[int]]]:
     return [
         (model, [dice.randrange(3, 250) for _ in range(length)]) for model, length in zip(models, LENGTHS, strict=True)
     ]
-
-
-def answers(
-    base: Path, adapters: dict[str, Path], asked: list[tuple[str, list[int]]], **options: Any
-) -> list[tuple[list[int], list[float]]]:
-    """Greedy tokens and their log-probabilities."""
-    plain = {"dtype": "float32", "dequantize": True, "kv_cache_memory_bytes": 4 << 20, "max_num_seqs": 8}
-    engine = Engine(str(base), **(plain | options))
-    for name, path in adapters.items():
-        engine.load_adapter(name, str(path))
-    requests = [engine.add(prompt, model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for model, prompt in asked]
-    while engine.step():
-        assert engine.core.check() is None
-    engine.close()
-    assert {request.finish for request in requests} == {"length"}
-    return [(request.tokens, request.logprobs) for request in requests]
 
 
 def agree(

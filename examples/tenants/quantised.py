@@ -19,9 +19,9 @@ from evaluate import TENANTS, read_pairs
 from report import table
 from rich.console import Console
 from rich.progress import track
-from scorer import Scorer
 
 from lorad import Engine
+from lorad.engine.scorer import Scorer
 
 REFERENCE = {"dtype": "float32", "dequantize": True}
 BATCH = 24

@@ -19,13 +19,13 @@ from lorad.tenants import arguments as tenants_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; a refusal is one line on stderr and exit code 1."""
+    """Runs one command; a refusal is one line on stderr and exit code 1, or the command's own `refused_code`."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except LoradError as refusal:
         sys.stderr.write(f"lorad: {refusal.message} [{refusal.code}]\n")
-        return 1
+        return int(getattr(arguments, "refused_code", 1))
     except KeyboardInterrupt:
         return 130
 

@@ -25,7 +25,7 @@ from lorad.models.config import EMBED, HEAD, ModelConfig, Module
 from lorad.models.elements import element_of
 from lorad.models.safetensors_file import FLOATS, Entry
 
-__all__ = ["CheckedAdapter", "ModuleLora", "check_adapter"]
+__all__ = ["CheckedAdapter", "ModuleLora", "check_adapter", "pairs_of"]
 
 _SHOWN = 3
 """Keys that a message lists before it only counts them."""
@@ -61,7 +61,7 @@ def check_adapter(
     """
     _check_vocabulary(files, config)
     peft = parse_config(files.config)
-    pairs, copies = _pairs(files, config, peft, max_lora_rank)
+    pairs, copies = pairs_of(files, config, peft, max_lora_rank)
     adapted = [pair.keys["A"] for pair in pairs if "A" in pair.keys]
     warnings = (*check_targets(files.config, adapted, config), *peft.unused())
     for key, entry in files.entries.items():
@@ -146,7 +146,7 @@ def _check_vocabulary(files: AdapterFiles, config: ModelConfig) -> None:
         )
 
 
-def _pairs(
+def pairs_of(
     files: AdapterFiles, config: ModelConfig, peft: PeftConfig, max_lora_rank: int
 ) -> tuple[list[Pair], dict[str, str]]:
     """Every tensor assigned to a module of the base, in order of (layer, module); and those that are copies of the

@@ -24,7 +24,7 @@ from lorad.adapters.keys import module_path
 from lorad.adapters.reject import reject
 from lorad.errors import ModelRejected
 from lorad.lazy import torch
-from lorad.models.config import MODULES, ModelConfig
+from lorad.models.config import HEAD, MODULES, ModelConfig
 from lorad.models.gguf_file import IN_LAYER
 from lorad.models.gguf_header import GgufHeader, TensorInfo, parse_header
 from lorad.models.gguf_keys import Keys
@@ -44,8 +44,26 @@ _ARCHITECTURES = {"mistral": "llama"}
 """llama.cpp's name of a base's architecture, where it's another one."""
 _INTERLEAVED = "llama"
 """The architecture whose q and k are."""
+_TENSORS = {module: name for name, module in _MODULES.items()} | {HEAD: "output"}
 _SAID = re.compile(r"general\..*|adapter\.(type|lora\.alpha|lora\.task_name|lora\.prompt_prefix)|GGUF\..*|split\..*")
 """Keys that are read, or that say nothing about the numbers. Those of the base's shape are the architecture's."""
+
+
+def architecture_of(base: ModelConfig) -> str:
+    """llama.cpp's name of a base's architecture."""
+    return _ARCHITECTURES.get(base.architecture, base.architecture)
+
+
+def tensor_name(layer: int, module: str) -> str:
+    """The base's tensor that the halves of a pair are named after; of a projection, or of the head."""
+    return f"{_TENSORS[module]}.weight" if module == HEAD else f"blk.{layer}.{_TENSORS[module]}.weight"
+
+
+def interleaved_heads(module: str, base: ModelConfig) -> int:
+    """Heads of a module whose rows are interleaved in the file; 0 for all others."""
+    if architecture_of(base) != _INTERLEAVED:
+        return 0
+    return {"q_proj": base.heads, "k_proj": base.kv_heads}.get(module, 0)
 
 
 def read_gguf(path: Path, base: ModelConfig | None) -> AdapterFiles:
@@ -53,7 +71,7 @@ def read_gguf(path: Path, base: ModelConfig | None) -> AdapterFiles:
     header = _header(path)
     try:
         keys = Keys(header.metadata)
-        architecture = _check_keys(path, keys, header.metadata, base)
+        _check_keys(path, keys, header.metadata, base)
         alpha = keys.number("adapter.lora.alpha", 0.0)
     except ModelRejected as refusal:
         raise reject("adapter_config", refusal.message) from None
@@ -64,7 +82,7 @@ def read_gguf(path: Path, base: ModelConfig | None) -> AdapterFiles:
         path,
         _config(alpha, entries),
         entries,
-        partial(_load, path, header, names, base if architecture == _INTERLEAVED else None),
+        partial(_load, path, header, names, base),
         types=tuple(sorted({info.kind for info in header.tensors.values()})),
         names=names,
     )
@@ -81,7 +99,7 @@ def _header(path: Path) -> GgufHeader:
         raise reject("adapter_file", f"{path.name} isn't a readable GGUF file: {error}") from None
 
 
-def _check_keys(path: Path, keys: Keys, metadata: Mapping[str, Any], base: ModelConfig | None) -> str:
+def _check_keys(path: Path, keys: Keys, metadata: Mapping[str, Any], base: ModelConfig | None) -> None:
     kind = keys.text("general.type", "model")
     if kind != "adapter":
         raise reject("adapter_file", f"{path.name} is a GGUF file of type {kind!r}, not an adapter")
@@ -98,14 +116,13 @@ def _check_keys(path: Path, keys: Keys, metadata: Mapping[str, Any], base: Model
             feature = BY_NAME["fields that aren't known"]
             raise reject(feature.code, f"GGUF: {name} {feature.reason}")
     if base is not None:
-        wanted = _ARCHITECTURES.get(base.architecture, base.architecture)
+        wanted = architecture_of(base)
         if architecture != wanted:
             feature = BY_NAME["GGUF for another architecture"]
             raise reject(
                 feature.code,
                 f"GGUF: general.architecture is {architecture!r}, the base's is {wanted!r}: {feature.refusal}",
             )
-    return architecture
 
 
 def _key(name: str) -> str:
@@ -166,8 +183,8 @@ def _tensor(data: Any, key: str, name: str, info: TensorInfo, base: ModelConfig 
         tensor = stored.dense() if stored.is_dense else stored.dequantize()
     except ModelRejected as refusal:
         raise reject("adapter_dtype", f"tensor {name}: {refusal.message}") from None
-    if base is not None and key.endswith((".q_proj.lora_B.weight", ".k_proj.lora_B.weight")):
-        heads = base.heads if ".q_proj." in key else base.kv_heads
+    heads = 0 if base is None or not key.endswith(".lora_B.weight") else interleaved_heads(key.split(".")[-3], base)
+    if heads:
         # Rows [heads, half, 2] back to [heads, 2, half].
         return tensor.reshape(heads, -1, 2, tensor.shape[1]).transpose(1, 2).reshape(tensor.shape)
     return tensor

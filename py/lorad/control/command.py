@@ -8,10 +8,13 @@ import sys
 import time
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from lorad.control.remote import Remote
 from lorad.errors import LoradError
@@ -19,6 +22,11 @@ from lorad.errors import LoradError
 WAIT_SECONDS = 1.0
 """How long one look at an operation waits for its end."""
 WIDTH = 120
+"""Columns of what isn't printed on a terminal."""
+HEADINGS = ("name", "state", "tier", "generation", "rank", "MB", "pages", "running", "waiting")
+NUMBERS_FROM = 4
+BORDER, SOURCE_MIN = 3, 24
+"""Columns of a cell's border, and of the sources with theirs at least."""
 DONE = {"load": "loaded", "reload": "reloaded", "unload": "unloaded", "prewarm": "hot"}
 
 
@@ -76,19 +84,55 @@ def follow(remote: Remote, operation: dict[str, Any], quiet: bool) -> dict[str, 
     return operation
 
 
-def print_adapters(cards: list[dict[str, Any]]) -> None:
-    """A row for each."""
-    table = Table("name", "state", "tier", "generation", title=f"{len(cards)} adapters")
-    for heading in ("rank", "MB", "pages", "running", "waiting"):
-        table.add_column(heading, justify="right")
+def print_adapters(cards: list[dict[str, Any]], console: Console | None = None) -> None:
+    """A row for each; where that is too narrow to keep all but sources whole, a few lines for each."""
+    if console is None:
+        console = Console()
+        console = console if console.is_terminal else Console(width=WIDTH)
+    rows = [
+        (
+            *(card["name"], _state(card), card.get("tier") or "", card.get("generation", "")[:12]),
+            *(str(card.get("rank", "")), _megabytes(card)),
+            *(str(card.get(key, "")) for key in ("pages", "running", "waiting")),
+        )
+        for card in cards
+    ]
+    widths = (max(map(cell_len, column)) for column in zip(HEADINGS, *rows, strict=True))
+    if sum(width + BORDER for width in widths) + SOURCE_MIN > console.width:
+        _print_lines(cards, console)
+        return
+    table = Table(title=f"{len(cards)} adapters")
+    for number, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="left" if number < NUMBERS_FROM else "right", no_wrap=True)
     table.add_column("source", overflow="fold")
+    for row, card in zip(rows, cards, strict=True):
+        table.add_row(*map(escape, (*row, card["source"])))
+    console.print(table)
+
+
+def _print_lines(cards: list[dict[str, Any]], console: Console) -> None:
+    """What the table has, but for what an adapter lacks: its name, then what is known of it."""
+    console.print(f"{len(cards)} adapters")
     for card in cards:
-        state = card["state"] + (", pinned" if card["pinned"] else "")
-        if "error" in card:
-            state += f": {card['error']['code']}"
-        size = f"{card['bytes'] / 1e6:,.1f}" if "bytes" in card else ""
-        counts = [str(card.get(key, "")) for key in ("pages", "running", "waiting")]
-        words = [card["name"], state, card.get("tier") or "", card.get("generation", "")[:12]]
-        table.add_row(*map(escape, words), str(card.get("rank", "")), size, *counts, escape(card["source"]))
-    console = Console()
-    (console if console.is_terminal else Console(width=WIDTH)).print(table)
+        size = _megabytes(card)
+        parts = [
+            _state(card),
+            card.get("tier") or "",
+            f"rank {card['rank']}" if "rank" in card else "",
+            f"{size} MB" if size else "",
+            *(f"{card[key]} {key}" for key in ("pages", "running", "waiting") if key in card),
+        ]
+        console.print(Text(card["name"], style="bold", overflow="fold"))
+        generation, source = card.get("generation", "")[:12], card["source"]
+        for line in (", ".join(filter(None, parts)), generation, source):
+            if line:
+                console.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 2)))
+
+
+def _state(card: dict[str, Any]) -> str:
+    state = card["state"] + (", pinned" if card["pinned"] else "")
+    return f"{state}: {card['error']['code']}" if "error" in card else state
+
+
+def _megabytes(card: dict[str, Any]) -> str:
+    return f"{card['bytes'] / 1e6:,.1f}" if "bytes" in card else ""

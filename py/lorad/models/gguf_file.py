@@ -56,7 +56,7 @@ class GgufWeights:
         self._tensors: dict[str, TensorInfo] = {}
         for name, info in header.tensors.items():
             if name != _ROPE_FACTORS and not name.endswith(f"{_ROPE_DERIVED}.weight"):
-                self._tensors[_canonical(name)] = info
+                self._tensors[canonical_name(name)] = info
         config = config_from_gguf(header.metadata, tied="head" not in self._tensors, name=self._path.stem)
         if _ROPE_FACTORS in header.tensors:
             config = _with_factors(config, self._raw(header.tensors[_ROPE_FACTORS]))
@@ -102,7 +102,8 @@ class GgufWeights:
         return RawTensor(info.kind, raw, info.shape)
 
 
-def _canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
+    """lorad's name of a tensor in the file; its own for one that no model here has."""
     if name in _PLAIN:
         return _PLAIN[name]
     parts = name.split(".")

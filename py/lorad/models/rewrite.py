@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
@@ -17,7 +17,9 @@ WRITABLE = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 """Number types that values can be rounded to here. gguf-py only reads the K-quants."""
 
 
-def rewrite(weights: Weights, folder: Path, changed: Iterable[tuple[str, torch.Tensor]], *, links: bool = True) -> Path:
+def rewrite(
+    weights: Weights, folder: Path, changed: Mapping[str, Callable[[], torch.Tensor]], *, links: bool = True
+) -> Path:
     """Writes the model into an empty folder with these f32 values by canonical name; gives the new file or folder.
 
     Every tensor keeps its number type, so its place and size stay: a file is copied and written over. Files in which
@@ -30,13 +32,13 @@ def rewrite(weights: Weights, folder: Path, changed: Iterable[tuple[str, torch.T
                 (folder / file.name).symlink_to(file.resolve())
             elif file.is_file():
                 shutil.copyfile(file, folder / file.name)
-        for name, values in changed:
+        for name, values in changed.items():
             place, kind = weights.place(name), gguf.GGMLQuantizationType[weights.tensor(name).kind]
             target = folder / place.file.name
             if target.is_symlink():
                 target.unlink()
                 shutil.copyfile(place.file, target)
-            rows = np.asarray(gguf.quants.quantize(values.numpy(), kind))
+            rows = np.asarray(gguf.quants.quantize(values().numpy(), kind))
             with target.open("r+b") as opened:
                 opened.seek(place.begin)
                 opened.write((rows if place.order is None else rows[place.order]).tobytes())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.combine.methods import agreeing, keep_largest, keep_random, linear, sum_of
+from lorad.adapters.pieces import Piece
 from lorad.errors import InvalidRequest
 from lorad.lazy import torch
 
@@ -59,20 +60,9 @@ class Recipe:
             raise InvalidRequest(f"rank: at least 0, got {self.rank}", code="combine_rank", param="rank")
 
 
-class Combined(NamedTuple):
-    """A module of the result: y += b (a x)."""
-
-    layer: int
-    module: int
-    a: torch.Tensor
-    """f32 [rank, in]."""
-    b: torch.Tensor
-    """f32 [out, rank]."""
-
-
-def combine(parts: Sequence[Part], recipe: Recipe) -> Iterator[Combined]:
-    """The result's modules, in the order of (layer, module). A module that some parts don't adapt is combined of the
-    others."""
+def combine(parts: Sequence[Part], recipe: Recipe) -> Iterator[Piece]:
+    """The result's modules, in the order of (layer, module), f32, of scale 1. A module that some parts don't adapt is
+    combined of the others."""
     _check(parts, recipe)
     dice = torch.Generator().manual_seed(recipe.seed)
     rank = recipe.rank or max(part.adapter.rank for part in parts)
@@ -81,7 +71,8 @@ def combine(parts: Sequence[Part], recipe: Recipe) -> Iterator[Combined]:
         for lora in part.adapter.modules:
             by_place.setdefault((lora.layer, lora.module), []).append((lora, part.weight))
     for (layer, module), loras in sorted(by_place.items()):
-        yield Combined(layer, module, *_combined(loras, recipe, rank, dice))
+        a, b = _combined(loras, recipe, rank, dice)
+        yield Piece(layer, module, 1.0, {"A": a, "B": b})
 
 
 def _check(parts: Sequence[Part], recipe: Recipe) -> None:

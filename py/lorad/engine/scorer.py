@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from lorad import Engine, Request
+from lorad.engine.engine import Engine
+from lorad.engine.request import Request
+from lorad.lazy import torch
 from lorad.worker.ops import StepArrays
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Samples
@@ -26,7 +27,7 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """An engine whose worker also looks at the tokens of a prompt, not only at the one to sample."""
+    """An engine whose worker also looks at the tokens of a prompt, not only at the one to sample. Not for serving."""
 
     def __init__(self, model: str, adapters: dict[str, str], **options: Any) -> None:
         """`adapters`: folders by name; `options` of the engine."""
@@ -38,6 +39,7 @@ class Scorer:
         self._texts: dict[int, tuple[Sequence[int], int]] = {}
         self._found: dict[int, list[float]] = {}
         self._lines: dict[int, int] = {}
+        # This engine's own worker, whose steps are looked into; what they sample doesn't matter.
         self.engine.worker.run = self._run  # type: ignore[method-assign]
 
     def scores(self, asked: Sequence[tuple[str, Sequence[int], int]]) -> list[Score]:
