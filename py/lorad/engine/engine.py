@@ -208,18 +208,20 @@ class Engine:
         adapter = self._generations.get(request.generation).adapter if request.generation else None
         vocab = self.weights.config.vocab
         sampling = check_sampling(request.sampling, vocab)
+        prompt = token_ids(request.prompt, vocab)
         with self._traced(), refusals():
             self.core.add(
                 self.now(),
                 request_number(request.id),
                 adapter,
-                token_ids(request.prompt, vocab),
+                prompt,
                 sampling.max_tokens,
                 list(sampling.stop_token_ids),
                 tenant=request_number(request.tenant, "tenant", U32_MAX),
                 after=None if request.after is None else request_number(request.after, "after"),
             )
         self._sampling[request.id] = sampling
+        self.worker.expect(request.id, sampling, prompt)
 
     def add(self, prompt: str | Sequence[int], model: str = "", *, max_tokens: int = 64, **sampling: Any) -> Request:
         """Queues `prompt` (text of a user's message, or token ids) under the adapter named `model` ("": the base).
@@ -336,6 +338,7 @@ class Engine:
 
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
         self._sampling.pop(request, None)
+        self.worker.forget(request)
         if reason == "stop":
             # The core tells of the stop token too; it isn't part of the answer.
             for index in range(len(tokens) - 1, -1, -1):

@@ -197,13 +197,15 @@ class Front:
             param=param,
         )
 
-    def _fit(self, target: Target, param: str, prompt: list[int], asked: int | None) -> int:
+    def _fit(self, target: Target, param: str, prompt: list[int], ask: Ask) -> int:
         """How many tokens may be made after this prompt."""
+        asked = ask.max_tokens
         if not prompt:
             raise InvalidRequest(f"{param}: at least 1 token, got 0", code="empty_prompt", param=param)
         room = target.tokens_max - len(prompt)
-        if room < 1 or (asked is not None and asked > room):
-            raise self._too_long(target, param, str(len(prompt)), 1 if asked is None else asked)
+        least = max(1, ask.min_tokens) if asked is None else asked
+        if room < least:
+            raise self._too_long(target, param, str(len(prompt)), least)
         return room if asked is None else asked
 
     async def _answer(
@@ -211,7 +213,7 @@ class Front:
     ) -> web.StreamResponse:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
         target = self.registry.resolve(ask.model)
-        fitted = [(ids, self._fit(target, prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
+        fitted = [(ids, self._fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
         generation = Generation(

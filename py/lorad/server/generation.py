@@ -105,7 +105,8 @@ class Generation:
         for prompt, max_tokens in prompts:
             first: int | None = None
             for sample in range(ask.n):
-                choice = Choice(len(self.choices), next(numbers), prompt, TextStream(self._tokenizer, ask.stops))
+                stream = TextStream(self._tokenizer, ask.stops, min_tokens=ask.min_tokens)
+                choice = Choice(len(self.choices), next(numbers), prompt, stream)
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
                 self._handle.submit(Generate(choice.request_id, prompt, sampling, target.generation, after=first), self)

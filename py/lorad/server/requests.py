@@ -18,6 +18,11 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 """Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
 
 _SEED_SPACE = 1 << 64
+_NUMBERS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "n", "max_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"),
+)
+"""Fields of both endpoints with a range."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,6 +70,12 @@ class _Common(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    logit_bias: dict[int, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    best_of: int | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -106,6 +117,11 @@ class Ask:
     seed: int
     logprobs: int
     """-1: none; 0: the chosen token's; n: also of the n best."""
+    logit_bias: dict[int, float]
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    min_tokens: int
 
     def sampling(self, choice: int, max_tokens: int, end_ids: Sequence[int]) -> Sampling:
         """How the `choice`-th answer to a prompt samples: the same whatever else is in the request."""
@@ -119,6 +135,11 @@ class Ask:
             seed=(self.seed + choice) % _SEED_SPACE,
             stop_token_ids=tuple(dict.fromkeys((*ends, *self.stop_token_ids))),
             logprobs=self.logprobs,
+            logit_bias=self.logit_bias,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_tokens=self.min_tokens,
         )
 
 
@@ -161,13 +182,24 @@ def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequenc
 def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: int, end_ids: Sequence[int]) -> Ask:
     if not request.model:
         raise InvalidRequest("model: the name of a model, got an empty one", code="field_length", param="model")
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n", "max_tokens"):
+    for name in _NUMBERS:
         value = getattr(request, name)
         if value is not None:
             check_range(name, value)
     if logprobs > vocab_size:
         raise InvalidRequest(
             f"logprobs: at most {vocab_size} (the vocabulary), got {logprobs}", code="field_range", param="logprobs"
+        )
+    n, min_tokens = 1 if request.n is None else request.n, request.min_tokens or 0
+    if request.best_of not in (None, n):
+        raise InvalidRequest(
+            f"best_of: only n, {n}, is supported, got {shown(request.best_of)}",
+            code="unsupported_field",
+            param="best_of",
+        )
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens: at most max_tokens, {max_tokens}, got {min_tokens}", code="field_conflict", param="min_tokens"
         )
     options = request.stream_options
     if options is not None and not request.stream:
@@ -186,7 +218,7 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         model=request.model,
         stream=bool(request.stream),
         include_usage=bool(options and options.include_usage),
-        n=1 if request.n is None else request.n,
+        n=n,
         max_tokens=max_tokens,
         stops=_stops(request.stop),
         stop_token_ids=tuple(stop_ids),
@@ -197,7 +229,20 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         min_p=request.min_p or 0.0,
         seed=secrets.randbits(63) if request.seed is None else request.seed % _SEED_SPACE,
         logprobs=logprobs,
+        logit_bias=_bias(request.logit_bias or {}, vocab_size),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        min_tokens=min_tokens,
     )
+
+
+def _bias(given: dict[int, float], vocab_size: int) -> dict[int, float]:
+    check_length("logit_bias", len(given))
+    _check_ids("logit_bias", list(given), vocab_size)
+    for token, bias in given.items():
+        check_range("logit_bias[]", bias, param=f"logit_bias[{token}]")
+    return given
 
 
 def _check_stop_ids(ids: Sequence[int], end_ids: Sequence[int]) -> None:

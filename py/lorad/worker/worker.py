@@ -17,6 +17,7 @@ from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.products import matrix_kinds
 from lorad.models.weights import Weights
+from lorad.worker.edits import LogitEdits, StepEdits
 from lorad.worker.lines import SamplingLines
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
@@ -100,6 +101,8 @@ class Worker:
         self.page_ins = PageIns(self.arena, on_page_in)
         self.lines = SamplingLines(self.rows_max)
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
+        self._edits: dict[int, LogitEdits] = {}
+        """By request, of those that change their logits."""
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
@@ -164,6 +167,17 @@ class Worker:
                 self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
         return finished
 
+    # requests
+
+    def expect(self, request: int, sampling: Sampling, prompt: NDArray[np.uint32]) -> None:
+        """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
+        if LogitEdits.wanted(sampling):
+            self._edits[request] = LogitEdits(sampling, prompt, self.model.config.vocab)
+
+    def forget(self, request: int) -> None:
+        """The request has ended."""
+        self._edits.pop(request, None)
+
     # a step
 
     def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
@@ -190,8 +204,19 @@ class Worker:
         logits = self.model.forward(step)
         lines = step.sample_line
         best = self.lines.best_wanted(lines)
-        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best)
+        edited = self._edited(lines)
+        edits = None if not any(edited) else StepEdits(edited)
+        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best, edits)
+        for edit, token in zip(edited, drawn.tokens.tolist(), strict=False):
+            if edit is not None and token != _core.SAMPLE_FAILED:
+                edit.took(token)
         return Samples(drawn.tokens, self._logprobs(lines, drawn) if best >= 0 else {})
+
+    def _edited(self, lines: Ints) -> list[LogitEdits | None]:
+        """The edits of each row, or nothing where no request has any."""
+        if not self._edits:
+            return []
+        return [self._edits.get(request) for request in self._line_request[lines].tolist()]
 
     def _logprobs(self, lines: Ints, drawn: Drawn) -> dict[int, TokenLogprobs]:
         found = {}
