@@ -58,6 +58,12 @@ ALLOWED = {
     "repetition_penalty": {"null", "int", "float"},
     "min_tokens": {"null", "int"},
     "best_of": {"null", "int"},
+    "response_format": {"null"},
+    "structured_outputs": {"null"},
+    "guided_json": {"null", "object"},
+    "guided_regex": {"null", "string"},
+    "guided_choice": {"null", "strings"},
+    "guided_grammar": {"null"},
     "messages": {"list"},
     "prompt": {"string", "list", "strings", "ids"},
 }

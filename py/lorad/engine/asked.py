@@ -56,6 +56,8 @@ def check_sampling(sampling: Sampling, vocab: int) -> Sampling:
     if checked["logprobs"] > vocab:
         raise _out_of_range("logprobs", f"at most {vocab} (the vocabulary)", sampling.logprobs)
     stops = token_ids(sampling.stop_token_ids, 2**31, "stop_token_ids").tolist()
+    if not isinstance(sampling.grammar, str):
+        raise _out_of_range("grammar", "a text, as lorad.grammars makes them", sampling.grammar)
     bias = _bias(sampling.logit_bias, vocab)
     return msgspec.structs.replace(sampling, stop_token_ids=tuple(stops), logit_bias=bias, **checked)
 

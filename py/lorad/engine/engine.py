@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
@@ -31,6 +32,7 @@ from lorad.engine import messages
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.costs import read_costs
 from lorad.engine.generations import Generations
+from lorad.engine.grammars import Grammars
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
@@ -40,6 +42,7 @@ from lorad.models.fields import shown
 from lorad.models.open import open_model
 from lorad.models.values import values
 from lorad.text.model import TextModel, load_text_model
+from lorad.worker.masks import Matcher
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
@@ -99,6 +102,7 @@ class Engine:
         self._next_request = 1
         self._closed = False
         self._text_model: TextModel | None = None
+        self._grammars = Grammars(lambda: self.text_model.tokenizer, self.weights.config.vocab)
         self.steps = 0
 
     # adapters
@@ -202,13 +206,23 @@ class Engine:
 
     # requests
 
-    def submit(self, request: messages.Generate) -> None:
-        """Queues a request; a refusal names what is wrong and changes nothing."""
+    def follow(self, grammar: str) -> Matcher:
+        """What `submit` wants for a request with this grammar. Takes as long as it compiles; safe on any thread."""
+        return self._grammars.matcher(grammar)
+
+    def submit(self, request: messages.Generate, matcher: Matcher | None = None) -> None:
+        """Queues a request; a refusal names what is wrong and changes nothing. `matcher`: of its grammar, if that was
+        compiled before."""
         self._check_open()
         adapter = self._generations.get(request.generation).adapter if request.generation else None
         vocab = self.weights.config.vocab
         sampling = check_sampling(request.sampling, vocab)
         prompt = token_ids(request.prompt, vocab)
+        if sampling.grammar:
+            matcher = matcher or self.follow(sampling.grammar)
+            # Where the grammar ends the answer ends, whatever else ends it.
+            ends = dict.fromkeys((*self.text_model.tokenizer.end_ids, *sampling.stop_token_ids))
+            sampling = structs.replace(sampling, stop_token_ids=tuple(ends))
         with self._traced(), refusals():
             self.core.add(
                 self.now(),
@@ -221,13 +235,13 @@ class Engine:
                 after=None if request.after is None else request_number(request.after, "after"),
             )
         self._sampling[request.id] = sampling
-        self.worker.expect(request.id, sampling, prompt)
+        self.worker.expect(request.id, sampling, prompt, matcher)
 
     def add(self, prompt: str | Sequence[int], model: str = "", *, max_tokens: int = 64, **sampling: Any) -> Request:
         """Queues `prompt` (text of a user's message, or token ids) under the adapter named `model` ("": the base).
 
         `sampling`: fields of `messages.Sampling`; greedy unless a temperature is given. Ends at an end-of-text token
-        unless `stop_token_ids` says otherwise.
+        unless `stop_token_ids` says otherwise, and where its `grammar` ends.
         """
         self._check_open()
         generation = "" if model == "" else self._named(model).generation
@@ -338,7 +352,7 @@ class Engine:
 
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
         self._sampling.pop(request, None)
-        self.worker.forget(request)
+        grammar_error = self.worker.forget(request)
         if reason == "stop":
             # The core tells of the stop token too; it isn't part of the answer.
             for index in range(len(tokens) - 1, -1, -1):
@@ -349,9 +363,10 @@ class Engine:
             told = self.core.explain(request)
             cached = told["cached_tokens"] if told else 0
             return messages.Finished(request, "abort" if reason == "aborted" else reason, cached_tokens=cached)
-        return messages.Finished(
-            request, "error", messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
-        )
+        code, why = reason, FAILURES.get(reason, "the request failed")
+        if grammar_error and reason == "failed_row":
+            code, why = "failed_grammar", f"the answer could not follow its grammar any further: {grammar_error[:300]}"
+        return messages.Finished(request, "error", messages.Failure("EngineFailure", code, why))
 
     def _check_open(self) -> None:
         if self._closed:

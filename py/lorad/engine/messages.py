@@ -36,6 +36,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Divides a positive logit of each token that the prompt or the answer has, multiplies another; 1: off."""
     min_tokens: int = 0
     """Tokens before which no stop token can be sampled."""
+    grammar: str = ""
+    """llguidance's form of what the answer follows; made by `lorad.grammars`. It ends where the grammar lets it."""
 
 
 # front -> engine

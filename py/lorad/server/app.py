@@ -6,6 +6,7 @@ bytes → struct → checked `Ask` → name to generation → (thread) template,
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
 import uuid
@@ -145,6 +146,7 @@ class Front:
             self._check_engine()
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ids = await self._in_thread(lambda: self.text.chat(messages))
+            ask = await self._with_grammar(ask)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -161,6 +163,7 @@ class Front:
                 encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
             else:
                 encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
+            ask = await self._with_grammar(ask)
             return await self._answer(request, ask, _Prompts("prompt", encoded, began), CompletionFormat)
 
     # steps
@@ -178,6 +181,10 @@ class Front:
         fault = self.handle.fault
         if fault is not None:
             raise fault
+
+    async def _with_grammar(self, ask: Ask) -> Ask:
+        form = ask.form
+        return ask if form is None else dataclasses.replace(ask, grammar=await self._in_thread(form.grammar))
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -71,7 +71,6 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "prompt_cache_options": NOTHING,
         "prompt_cache_retention": NOTHING,
         "reasoning_effort": NOTHING,
-        "response_format": (None, {"type": "text"}),
         "safety_identifier": NOTHING,
         "service_tier": (None, "auto", "default"),
         "store": (None, False),
@@ -87,6 +86,8 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "user": NOTHING,
     },
     "both": {
+        "guided_decoding_backend": NOTHING,
+        "guided_whitespace_pattern": NOTHING,
         "length_penalty": (None, 1),
         "include_stop_str_in_output": (None, False),
         "skip_special_tokens": (None, True),

@@ -88,6 +88,8 @@ class Generation:
         self.choices: list[Choice] = []
         self._field = field
         """The route's name for the prompt, which the engine doesn't know."""
+        self._form_field = ask.form.field.split(".", maxsplit=1)[0] if ask.form is not None else "grammar"
+        """Likewise of the field that brought the grammar."""
         self._handle = handle
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -205,7 +207,7 @@ class Generation:
         del self._by_id[end.id]
         if end.error is not None:
             error = error_of(end.error)
-            error.param = self._field if error.param == "prompt" else error.param
+            error.param = {"prompt": self._field, "grammar": self._form_field}.get(error.param or "", error.param)
             self._error = self._error or error
         else:
             self._error = self._error or EngineFailure("the engine gave the request up", code="engine_abort")

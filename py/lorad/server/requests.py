@@ -13,6 +13,7 @@ from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
 from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
+from lorad.server.structured import Form, ResponseFormat, StructuredOutputs, form_of
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
@@ -76,6 +77,12 @@ class _Common(msgspec.Struct, kw_only=True):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     best_of: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -122,6 +129,10 @@ class Ask:
     frequency_penalty: float
     repetition_penalty: float
     min_tokens: int
+    form: Form | None
+    """What the answer has to look like."""
+    grammar: str = ""
+    """Of `form`, once it's compiled."""
 
     def sampling(self, choice: int, max_tokens: int, end_ids: Sequence[int]) -> Sampling:
         """How the `choice`-th answer to a prompt samples: the same whatever else is in the request."""
@@ -140,6 +151,7 @@ class Ask:
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             min_tokens=self.min_tokens,
+            grammar=self.grammar,
         )
 
 
@@ -234,6 +246,7 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         frequency_penalty=request.frequency_penalty or 0.0,
         repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
         min_tokens=min_tokens,
+        form=form_of(request),
     )
 
 

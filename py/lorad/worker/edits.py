@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad.engine.messages import Sampling
+from lorad.worker.masks import StepMasks
 from lorad.worker.plan import Ints
 
 BIAS, REPETITION, PENALTY = range(3)
@@ -30,7 +31,8 @@ class LogitEdits:
         self._repetition = max(sampling.repetition_penalty, REPETITION_LEAST)
         self._bias = sampling.logit_bias
         self._counts = bool(self._presence or self._frequency or self._repetition != 1.0)
-        self._ends = [token for token in sampling.stop_token_ids if token < vocab] if self._min_tokens else []
+        self.ends = [token for token in sampling.stop_token_ids if token < vocab] if self._min_tokens else []
+        """Tokens that are masked still."""
         self._places: dict[int, int] = {}
         """Of each token that has an entry."""
         self._tokens = np.zeros(64, dtype=np.int32)
@@ -40,7 +42,7 @@ class LogitEdits:
         """How often each token was made."""
         for token, bias in self._bias.items():
             self._change(token)[BIAS] = bias
-        for token in self._ends:
+        for token in self.ends:
             self._change(token)[BIAS] = -np.inf
         if self._repetition != 1.0:
             for token in np.unique(prompt).tolist():
@@ -75,14 +77,14 @@ class LogitEdits:
             change = self._change(token)
             change[REPETITION] = self._repetition
             change[PENALTY] = self._presence + self._frequency * times
-        if self._made >= self._min_tokens and self._ends:
+        if self._made >= self._min_tokens and self.ends:
             self.let_end()
 
     def let_end(self) -> None:
         """Takes the mask off the end tokens."""
-        for token in self._ends:
+        for token in self.ends:
             self._change(token)[BIAS] = self._bias.get(token, 0.0)
-        self._ends = []
+        self.ends = []
 
     def _change(self, token: int) -> NDArray[np.float32]:
         """[3], of the token's entry, which is made if need be."""
@@ -104,8 +106,8 @@ def _no_changes(count: int) -> NDArray[np.float32]:
 class StepEdits:
     """The edits of one call of the sampler, as it takes them."""
 
-    def __init__(self, rows: Sequence[LogitEdits | None]) -> None:
-        """`rows`: of each row to sample."""
+    def __init__(self, rows: Sequence[LogitEdits | None], masks: StepMasks | None) -> None:
+        """`rows`: of each row to sample; `masks`: theirs, if any has one."""
         edits = [edit for edit in rows if edit is not None]
         counts = [0 if edit is None else len(edit.tokens) for edit in rows]
         self.offset: Ints = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -113,5 +115,6 @@ class StepEdits:
         self.change: NDArray[np.float32] = np.concatenate(
             [np.empty((0, 3), dtype=np.float32), *(edit.changes for edit in edits)]
         )
-        self.mask_row: Ints = np.empty(0, dtype=np.int32)
-        self.mask: Ints = np.empty(0, dtype=np.int32)
+        none = np.empty(0, dtype=np.int32)
+        self.mask_row: Ints = none if masks is None else masks.row
+        self.mask: Ints = none if masks is None else masks.words()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from lorad.models.products import matrix_kinds
 from lorad.models.weights import Weights
 from lorad.worker.edits import LogitEdits, StepEdits
 from lorad.worker.lines import SamplingLines
+from lorad.worker.masks import Masks, Matcher, StepMasks
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
@@ -29,6 +30,8 @@ SLOTS_MAX = 4096
 """Adapters in pages at once; a slot's row in the device table is small, the pages are the real limit."""
 
 PAGE_INS_MAX = 4
+
+Kept = TypeVar("Kept")
 
 
 class Samples(NamedTuple):
@@ -59,7 +62,7 @@ class Worker:
         on_page_in: Callable[[], None] = lambda: None,
     ) -> None:
         model = weights.config
-        start_computing(config.threads)
+        threads = start_computing(config.threads)
         self.dtype = kv_element(config.dtype)
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
         self.pages = config.kv_cache_memory_bytes // self.geometry.page_bytes
@@ -103,6 +106,8 @@ class Worker:
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
         self._edits: dict[int, LogitEdits] = {}
         """By request, of those that change their logits."""
+        self._matchers: dict[int, Matcher] = {}
+        """By request, of those whose answers follow a grammar."""
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
@@ -124,6 +129,7 @@ class Worker:
             positions_max=self.sequence_tokens_max,
             dequantize=config.dequantize,
         )
+        self._masks = Masks(self.rows_max, model.vocab, threads)
         self._config = config
 
     def core_config(self) -> dict[str, Any]:
@@ -169,14 +175,20 @@ class Worker:
 
     # requests
 
-    def expect(self, request: int, sampling: Sampling, prompt: NDArray[np.uint32]) -> None:
+    def expect(
+        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
+    ) -> None:
         """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
         if LogitEdits.wanted(sampling):
             self._edits[request] = LogitEdits(sampling, prompt, self.model.config.vocab)
+        if matcher is not None:
+            self._matchers[request] = matcher
 
-    def forget(self, request: int) -> None:
-        """The request has ended."""
+    def forget(self, request: int) -> str:
+        """The request has ended. Gives what its grammar failed at, or ""."""
         self._edits.pop(request, None)
+        matcher = self._matchers.pop(request, None)
+        return "" if matcher is None else matcher.error
 
     # a step
 
@@ -201,22 +213,42 @@ class Worker:
     def run(self, plan: Plan) -> Samples:
         """Computes the rows of a plan and samples those that are due."""
         step = StepArrays.of(plan)
-        logits = self.model.forward(step)
         lines = step.sample_line
+        edits, matchers = self._of(lines, self._edits), self._of(lines, self._matchers)
+        masks = self._masks.begin(matchers)
+        try:
+            logits = self.model.forward(step)
+        finally:
+            # Whatever went wrong: the next step's masks are written to the same memory.
+            if masks is not None:
+                masks.words()
         best = self.lines.best_wanted(lines)
-        edited = self._edited(lines)
-        edits = None if not any(edited) else StepEdits(edited)
-        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best, edits)
-        for edit, token in zip(edited, drawn.tokens.tolist(), strict=False):
-            if edit is not None and token != _core.SAMPLE_FAILED:
-                edit.took(token)
+        changes = self._changes(edits, masks)
+        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best, changes)
+        if changes is not None:
+            for edit, matcher, token in zip(edits, matchers, drawn.tokens.tolist(), strict=True):
+                if token != _core.SAMPLE_FAILED:
+                    if edit is not None:
+                        edit.took(token)
+                    if matcher is not None:
+                        matcher.took(token)
         return Samples(drawn.tokens, self._logprobs(lines, drawn) if best >= 0 else {})
 
-    def _edited(self, lines: Ints) -> list[LogitEdits | None]:
-        """The edits of each row, or nothing where no request has any."""
-        if not self._edits:
-            return []
-        return [self._edits.get(request) for request in self._line_request[lines].tolist()]
+    def _of(self, lines: Ints, kept: dict[int, Kept]) -> list[Kept | None]:
+        """What is kept of each row's request."""
+        if not kept:
+            return [None] * len(lines)
+        return [kept.get(request) for request in self._line_request[lines].tolist()]
+
+    @staticmethod
+    def _changes(edits: list[LogitEdits | None], masks: StepMasks | None) -> StepEdits | None:
+        """What the rows change of their logits. None: no row changes any."""
+        if masks is not None:
+            for row, edit in enumerate(edits):
+                # A grammar that has come to its end is the end, however few tokens there are.
+                if edit is not None and edit.ends and masks.row[row] >= 0 and masks.only(row, edit.ends):
+                    edit.let_end()
+        return StepEdits(edits, masks) if masks is not None or any(edits) else None
 
     def _logprobs(self, lines: Ints, drawn: Drawn) -> dict[int, TokenLogprobs]:
         found = {}
@@ -230,7 +262,8 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """Ends the copying thread and the touching one."""
+        """Ends the threads that copy, touch and compute masks."""
+        self._masks.close()
         self.page_ins.close()
         self._touch.close()
 
