@@ -16,6 +16,7 @@ from serving import CONTEXT, VOCAB, Client, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 OF_ENDPOINT = {CHAT: "chat", COMPLETIONS: "completion"}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 MESSAGES = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"model": "base", "messages": MESSAGES, "max_tokens": 5},
@@ -59,6 +60,9 @@ ALLOWED = {
     "min_tokens": {"null", "int"},
     "best_of": {"null", "int"},
     "response_format": {"null"},
+    "tools": {"null", "list"},
+    "tool_choice": {"null"},
+    "parallel_tool_calls": {"null", "bool"},
     "structured_outputs": {"null"},
     "guided_json": {"null", "object"},
     "guided_regex": {"null", "string"},
@@ -71,7 +75,10 @@ LOGPROBS = {
     CHAT: {"logprobs": {"null", "bool"}, "top_logprobs": {"null", "int"}},
     COMPLETIONS: {"logprobs": {"null", "int"}},
 }
-ONLY = {CHAT: {"messages", "max_completion_tokens"}, COMPLETIONS: {"prompt"}}
+ONLY = {
+    CHAT: {"messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls"},
+    COMPLETIONS: {"prompt"},
+}
 
 
 def fields_of(path: str) -> dict[str, set[str]]:
@@ -342,6 +349,13 @@ async def test_conversations_that_cant_be_rendered() -> None:
             [{"role": "tool", "content": "x", "tool_call_id": "1"}],
             [{"content": "x"}],
             [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
+            [{"role": "tool", "content": "x"}],
+            [{"role": "user", "content": "x", "tool_call_id": "1"}],
+            [{"role": "user", "content": "x", "tool_calls": [CALL]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "[1]"}}]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}],
+            [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": "other"}],
             [{"role": "user", "content": "boom"}],
             ["x"],
             [None],

@@ -144,8 +144,9 @@ class Front:
         target = await self._target(ask.model)
         with self.gate.passing(ask.n):
             self._check_engine()
+            tools = None if ask.calling is None else ask.calling.told
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
-            ids = await self._in_thread(lambda: self.text.chat(messages))
+            ids = await self._in_thread(lambda: self.text.chat(messages, tools))
             ask = await self._with_grammar(ask)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 

@@ -42,6 +42,7 @@ LENGTHS: dict[str, int] = {
     "messages": 4096,
     "prompt": 1024,
     "logit_bias": 1024,
+    "tools": 128,
 }
 """Longest list of each list field; `stop[]`: characters of one stop string;
 `stop_token_ids`: with the model's end tokens, unless they are ignored."""
@@ -65,7 +66,6 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "metadata": (None, {}),
         "modalities": (None, ["text"]),
         "moderation": NOTHING,
-        "parallel_tool_calls": (None, True),
         "prediction": NOTHING,
         "prompt_cache_key": NOTHING,
         "prompt_cache_options": NOTHING,
@@ -74,8 +74,6 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "safety_identifier": NOTHING,
         "service_tier": (None, "auto", "default"),
         "store": (None, False),
-        "tool_choice": (None, "none", "auto"),
-        "tools": (None, []),
         "user": NOTHING,
         "verbosity": NOTHING,
         "web_search_options": NOTHING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,8 +14,9 @@ from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
 from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
 from lorad.server.structured import Form, ResponseFormat, StructuredOutputs, form_of
+from lorad.server.tools import Calling, Choice, Tool, ToolCall, calling_of, check_results, plain_calls
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
 
 _SEED_SPACE = 1 << 64
@@ -52,9 +53,12 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     name: str | None = None
     refusal: str | None = None
     audio: Any = None
+    annotations: Any = None
     function_call: Any = None
-    tool_calls: Any = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    parsed: Any = None
+    """The content again: the OpenAI client's helpers send back what they made of an answer."""
 
 
 class _Common(msgspec.Struct, kw_only=True):
@@ -92,6 +96,9 @@ class ChatRequest(_Common, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | Choice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionRequest(_Common, kw_only=True):
@@ -129,10 +136,15 @@ class Ask:
     frequency_penalty: float
     repetition_penalty: float
     min_tokens: int
-    form: Form | None
+    form: Form | Calling | None
     """What the answer has to look like."""
     grammar: str = ""
     """Of `form`, once it's compiled."""
+
+    @property
+    def calling(self) -> Calling | None:
+        """The tools that answers may call."""
+        return self.form if isinstance(self.form, Calling) else None
 
     def sampling(self, choice: int, max_tokens: int, end_ids: Sequence[int]) -> Sampling:
         """How the `choice`-th answer to a prompt samples: the same whatever else is in the request."""
@@ -155,12 +167,13 @@ class Ask:
         )
 
 
-def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[dict[str, str]]]:
+def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[dict[str, Any]]]:
     """Checks a chat request; gives the conversation in the form that templates know."""
     if not request.messages:
         raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
     check_length("messages", len(request.messages))
     messages = [_plain(message, index) for index, message in enumerate(request.messages)]
+    check_results(messages)
     logprobs = -1
     if request.logprobs:
         logprobs = request.top_logprobs or 0
@@ -178,7 +191,9 @@ def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> t
                 param="max_completion_tokens",
             )
         max_tokens = request.max_completion_tokens
-    return _ask(request, max_tokens, logprobs, vocab_size, end_ids), messages
+    ask = _ask(request, max_tokens, logprobs, vocab_size, end_ids)
+    calling = calling_of(request, form_of(request))
+    return (ask if calling is None else replace(ask, form=calling)), messages
 
 
 def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[Prompt]]:
@@ -318,28 +333,37 @@ def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
         )
 
 
-def _plain(message: Message, index: int) -> dict[str, str]:
-    """A message as templates know it: a role and a text."""
+def _plain(message: Message, index: int) -> dict[str, Any]:
+    """A message as templates know it: a role, a text, and what it has to do with tools."""
     where = f"messages[{index}]"
     if message.role not in ROLES:
         raise InvalidRequest(
             f"{where}.role: one of {', '.join(ROLES)}, got {message.role[:100]!r}", code="field_value", param="messages"
         )
+    calls, result = message.tool_calls or None, message.tool_call_id
     absent: Mapping[str, Any] = {
         "refusal": message.refusal,
         "audio": message.audio,
+        "annotations": message.annotations or None,
         "function_call": message.function_call,
-        "tool_calls": message.tool_calls or None,
-        "tool_call_id": message.tool_call_id,
+        "tool_calls": None if message.role == "assistant" else calls,
+        "tool_call_id": None if message.role == "tool" else result,
     }
     for name, value in absent.items():
         if value is not None:
-            raise InvalidRequest(f"{where}.{name}: not supported yet", code="unsupported_field", param="messages")
-    if message.content is None:
+            why = f"not in a message of role {message.role!r}" if name.startswith("tool") else "not supported yet"
+            raise InvalidRequest(f"{where}.{name}: {why}", code="unsupported_field", param="messages")
+    if message.content is None and calls is None:
         raise InvalidRequest(f"{where}.content: a string or text parts, got null", code="field_type", param="messages")
-    plain = {"role": ROLES[message.role], "content": _text(message.content, where)}
+    plain: dict[str, Any] = {"role": ROLES[message.role], "content": _text(message.content or "", where)}
     if message.name is not None:
         plain["name"] = message.name
+    if calls is not None:
+        plain["tool_calls"] = plain_calls(calls, where)
+    if message.role == "tool":
+        if result is None:
+            raise InvalidRequest(f"{where}.tool_call_id: required", code="missing_field", param="messages")
+        plain["tool_call_id"] = result
     return plain
 
 

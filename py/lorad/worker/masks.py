@@ -83,7 +83,8 @@ class Masks:
                 matcher.error = "its mask could not be computed"
         for row, matcher in enumerate(matchers):
             if matcher.matcher.is_error():
-                matcher.error = matcher.matcher.get_error()
+                # What follows is the matcher's state, at length.
+                matcher.error = matcher.matcher.get_error().partition("\n<state>")[0]
             if matcher.error:
                 words[row] = 0
 
