@@ -161,8 +161,10 @@ class Loop:
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="lorad-load", initializer=_give_way)
         # One thread: the answers to one prompt are queued in order, and one long grammar takes one core.
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="lorad-grammar", initializer=_give_way)
-        self._compiling: set[int] = set()
-        """Requests whose grammars aren't there yet and that nobody has ended."""
+        self._compiling: dict[int, str] = {}
+        """Requests whose grammars aren't there yet and that nobody has ended, with their generations."""
+        self._held_back: list[tuple[ReleaseAdapter, set[int]]] = []
+        """Releases that came after requests for the same generation which still wait for their grammars: these."""
         self._running = True
         self._draining: dict[int, int] = {}
         """The call that each adapter that drains is the answer to, by the adapter's number."""
@@ -191,17 +193,17 @@ class Loop:
     def _handle(self, item: Item) -> None:
         match item:
             case Generate(sampling=sampling) if sampling.grammar:
-                self._compiling.add(item.id)
+                self._compiling[item.id] = item.generation
                 self._compiler.submit(self._compile, item)
             case Generate():
                 self._submit(item, None)
             case Compiled(request, matcher, error):
                 if request.id in self._compiling:
-                    self._compiling.discard(request.id)
                     self._submit(request, matcher, error)
+                    self._compiled(request.id)
             case Abort(request_id) if request_id in self._compiling:
-                self._compiling.discard(request_id)
                 self._send(Step(tokens=[], finished=[Finished(request_id, "abort")]))
+                self._compiled(request_id)
             case Abort(request_id):
                 self._engine.abort(request_id)
             case LoadAdapter():
@@ -209,7 +211,12 @@ class Loop:
             case Prepared(call, result, error):
                 self._register(call, result, error)
             case ReleaseAdapter(call, generation, pinned):
-                self._release(call, generation, pinned)
+                # A request that was sent before is queued before, though its grammar takes a while.
+                before = {request for request, its in self._compiling.items() if its == generation}
+                if before:
+                    self._held_back.append((item, before))
+                else:
+                    self._release(call, generation, pinned)
             case PinAdapter(call, generation, pinned):
                 self._do(call, lambda: self._engine.pin_adapter(generation, pinned))
             case PrewarmAdapter(call, generation):
@@ -230,6 +237,17 @@ class Loop:
             self._engine.submit(request, matcher)
         except LoradError as refusal:
             self._send(Step(tokens=[], finished=[Finished(request.id, "error", failure_of(refusal))]))
+
+    def _compiled(self, request: int) -> None:
+        """The request doesn't wait for its grammar any more."""
+        del self._compiling[request]
+        held_back, self._held_back = self._held_back, []
+        for release, before in held_back:
+            before.discard(request)
+            if before:
+                self._held_back.append((release, before))
+            else:
+                self._release(release.call, release.generation, release.pinned)
 
     def _compile(self, request: Generate) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,10 @@ import msgspec
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
+from lorad.server.conversation import Message, plain_messages
 from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
 from lorad.server.structured import Form, ResponseFormat, StructuredOutputs, form_of
-from lorad.server.tools import Calling, Choice, Tool, ToolCall, calling_of, check_results, plain_calls
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
+from lorad.server.tools import Calling, Choice, Tool, calling_of
 
 _SEED_SPACE = 1 << 64
 _NUMBERS = (
@@ -32,33 +30,6 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class TextPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a message's content. Only text is served; the other parts' fields are known to be refused by type."""
-
-    type: str
-    text: str | None = None
-    image_url: Any = None
-    input_audio: Any = None
-    file: Any = None
-    refusal: Any = None
-
-
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One turn of a conversation."""
-
-    role: str
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    audio: Any = None
-    annotations: Any = None
-    function_call: Any = None
-    tool_calls: list[ToolCall] | None = None
-    tool_call_id: str | None = None
-    parsed: Any = None
-    """The content again: the OpenAI client's helpers send back what they made of an answer."""
 
 
 class _Common(msgspec.Struct, kw_only=True):
@@ -172,8 +143,7 @@ def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> t
     if not request.messages:
         raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
     check_length("messages", len(request.messages))
-    messages = [_plain(message, index) for index, message in enumerate(request.messages)]
-    check_results(messages)
+    messages = plain_messages(request.messages)
     logprobs = -1
     if request.logprobs:
         logprobs = request.top_logprobs or 0
@@ -331,61 +301,3 @@ def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
             code="token_id",
             param=name.partition("[")[0],
         )
-
-
-def _plain(message: Message, index: int) -> dict[str, Any]:
-    """A message as templates know it: a role, a text, and what it has to do with tools."""
-    where = f"messages[{index}]"
-    if message.role not in ROLES:
-        raise InvalidRequest(
-            f"{where}.role: one of {', '.join(ROLES)}, got {message.role[:100]!r}", code="field_value", param="messages"
-        )
-    calls, result = message.tool_calls or None, message.tool_call_id
-    absent: Mapping[str, Any] = {
-        "refusal": message.refusal,
-        "audio": message.audio,
-        "annotations": message.annotations or None,
-        "function_call": message.function_call,
-        "tool_calls": None if message.role == "assistant" else calls,
-        "tool_call_id": None if message.role == "tool" else result,
-    }
-    for name, value in absent.items():
-        if value is not None:
-            why = f"not in a message of role {message.role!r}" if name.startswith("tool") else "not supported yet"
-            raise InvalidRequest(f"{where}.{name}: {why}", code="unsupported_field", param="messages")
-    if message.content is None and calls is None:
-        raise InvalidRequest(f"{where}.content: a string or text parts, got null", code="field_type", param="messages")
-    plain: dict[str, Any] = {"role": ROLES[message.role], "content": _text(message.content or "", where)}
-    if message.name is not None:
-        plain["name"] = message.name
-    if calls is not None:
-        plain["tool_calls"] = plain_calls(calls, where)
-    if message.role == "tool":
-        if result is None:
-            raise InvalidRequest(f"{where}.tool_call_id: required", code="missing_field", param="messages")
-        plain["tool_call_id"] = result
-    return plain
-
-
-def _text(content: str | list[TextPart], where: str) -> str:
-    if isinstance(content, str):
-        return content
-    texts = []
-    for index, part in enumerate(content):
-        if part.type != "text":
-            raise InvalidRequest(
-                f"{where}.content[{index}].type: only 'text' is supported, got {part.type[:100]!r}",
-                code="unsupported_field",
-                param="messages",
-            )
-        for name in ("image_url", "input_audio", "file", "refusal"):
-            if getattr(part, name) is not None:
-                raise InvalidRequest(
-                    f"{where}.content[{index}].{name}: not in a part of type 'text'",
-                    code="unsupported_field",
-                    param="messages",
-                )
-        if part.text is None:
-            raise InvalidRequest(f"{where}.content[{index}].text: required", code="missing_field", param="messages")
-        texts.append(part.text)
-    return "\n".join(texts)
