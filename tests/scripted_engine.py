@@ -29,7 +29,7 @@ from lorad.engine.messages import (
     Token,
     TokenLogprobs,
 )
-from lorad.errors import AdapterRejected, LoradError, NotFound, Overloaded
+from lorad.errors import AdapterRejected, InvalidRequest, LoradError, NotFound, Overloaded
 
 Script = Callable[[Generate], list[int]]
 
@@ -263,7 +263,17 @@ class ProcessScript:
         self.adapters: dict[str, AdapterInfo] = {}
         self.pause = float(os.environ.get("SCRIPT_PAUSE", "0.002"))
 
-    def submit(self, request: Generate) -> None:
+    def follow(self, grammar: str) -> str:
+        if "slow" in grammar:
+            time.sleep(0.3)
+        if "bad" in grammar:
+            raise InvalidRequest("grammar: too large", code="grammar", param="grammar")
+        if "weird" in grammar:
+            raise ValueError("anything")
+        return grammar
+
+    def submit(self, request: Generate, matcher: str | None = None) -> None:
+        assert matcher == (request.sampling.grammar or None)
         if request.generation and request.generation not in self.adapters:
             raise NotFound("no such generation", code="unknown_generation")
         if request.prompt[0] == self.FAILS:

@@ -102,3 +102,58 @@ def test_draws_follow_the_distribution() -> None:
     got = np.bincount(tokens, minlength=9) / rows
     np.testing.assert_allclose(got, wanted, atol=0.015)
     assert abs(sample_ref.uniform(42, 3) - sample_ref.uniform(42, 4)) > 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_edited_rows_are_those_of_the_definition(seed: int) -> None:
+    """A third of the rows with single tokens changed, a third with a mask, the others as if nobody had edits."""
+    rng = np.random.default_rng(seed)
+    vocab, rows = int(rng.choice([5, 33, 1000, 5001])), 12
+    logits = normal(rng, rows, vocab) * 4
+    params = Params(rows)
+    params.temperature[:] = rng.choice([0.0, 1.0], rows)
+    tokens = [rng.permutation(vocab)[: rng.integers(1, vocab)] if row % 3 == 0 else [] for row in range(rows)]
+    offset = np.cumsum([0, *map(len, tokens)]).astype(np.int32)
+    token = np.concatenate(tokens).astype(np.int32)
+    change = np.stack([normal(rng, len(token)), rng.uniform(0.2, 2, len(token)), normal(rng, len(token))], axis=1)
+    change = change.astype(np.float32)
+    change[rng.random(len(token)) < 0.1, 0] = -np.inf
+    allowed = rng.random((2, vocab)) < 0.3
+    allowed[:, vocab - 1] = True
+    mask = np.zeros((2, -(-vocab // 32) * 4), dtype=np.uint8)
+    packed = np.packbits(allowed, axis=1, bitorder="little")
+    mask[:, : packed.shape[1]] = packed
+    mask_row = np.array([rng.integers(2) if row % 3 == 1 else -1 for row in range(rows)], dtype=np.int32)
+    got, logprobs = np.full(rows, -9, dtype=np.int32), nan(rows)
+    edits = (offset, token, change, mask_row, mask.view(np.int32))
+    _core.sample(got, logprobs, logits, *params, None, None, edits)
+    for row in range(rows):
+        raw = torch.from_numpy(logits[row])
+        mine = slice(offset[row], offset[row + 1])
+        only = torch.from_numpy(allowed[mask_row[row]]) if mask_row[row] >= 0 else None
+        changed = sample_ref.edited(raw, torch.from_numpy(token[mine]).long(), torch.from_numpy(change[mine]), only)
+        if params.temperature[row] == 0:
+            assert got[row] == int(changed.argmax())
+        else:
+            probability = sample_ref.probabilities(changed, 1.0, 0, 1.0, 0.0)
+            uniform = sample_ref.uniform(int(params.seed[row]), int(params.counter[row]))
+            if got[row] != sample_ref.draw(probability, uniform):
+                sums = probability.cumsum(0)
+                assert abs(float(sums[got[row]]) - uniform) < 1e-4 or abs(float(sums[got[row] - 1]) - uniform) < 1e-4
+        np.testing.assert_allclose(logprobs[row], float(sample_ref.logprobs(raw)[got[row]]), atol=2e-5)
+    alone, alone_logprobs = np.full(rows, -9, dtype=np.int32), nan(rows)
+    _core.sample(alone, alone_logprobs, logits, *params)
+    untouched = np.arange(rows) % 3 == 2
+    assert (alone[untouched] == got[untouched]).all() and (alone_logprobs[untouched] == logprobs[untouched]).all()
+
+
+def test_a_row_of_which_nothing_may_be_chosen_has_failed_alone() -> None:
+    logits = np.zeros((3, 70), dtype=np.float32)
+    tokens, logprobs = np.full(3, -9, dtype=np.int32), nan(3)
+    nothing = np.zeros((1, 3), dtype=np.int32)
+    empty = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32), np.empty((0, 3), dtype=np.float32)
+    edits = (*empty, np.array([-1, 0, -1], dtype=np.int32), nothing)
+    _core.sample(tokens, logprobs, logits, *Params(3), None, None, edits)
+    assert tokens[1] == -1 and np.isnan(logprobs[1]) and (tokens[[0, 2]] >= 0).all() and np.isfinite(logprobs[0])
+    with pytest.raises(ValueError, match="mask row"):
+        _core.sample(tokens, logprobs, logits, *Params(3), None, None, (*empty, np.full(3, 1, np.int32), nothing))

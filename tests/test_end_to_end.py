@@ -13,8 +13,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
+import pydantic
 import pytest
 
 from lorad.demo.tenant import tenants
@@ -166,3 +168,88 @@ def test_the_demo_prints_its_table() -> None:
         assert model in ended.stdout
     assert "tok/s together" in ended.stdout
     assert "curl" not in ended.stdout, "the server has stopped"
+
+
+class Person(pydantic.BaseModel):
+    """Short, as a small model goes on for ever where it may."""
+
+    name: str = pydantic.Field(max_length=30)
+    age: int = pydantic.Field(ge=0, le=150)
+
+
+def test_answers_follow_a_schema_beside_others(server: Serving, client: openai.OpenAI) -> None:
+    """By the client's own helpers; what others are answered is what they are answered alone."""
+    alone = {model: ask(client, model) for model in models()[:2]}
+    messages: list[Any] = [{"role": "user", "content": "Name a person and an age, as JSON."}]
+
+    async def beside() -> tuple[list[Any], dict[str, str]]:
+        async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0) as many:
+
+            async def person(model: str) -> Any:
+                return await many.chat.completions.parse(
+                    model=model, messages=messages, response_format=Person, max_tokens=200, n=2, seed=1, logprobs=True
+                )
+
+            async def free(model: str) -> tuple[str, str]:
+                answer = await many.chat.completions.create(
+                    model=model, messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=40
+                )
+                return model, answer.choices[0].message.content or ""
+
+            people = asyncio.gather(*(person(model) for model in models()))
+            return await people, dict(await asyncio.gather(*(free(model) for model in alone)))
+
+    people, together = asyncio.run(beside())
+    assert together == alone
+    for answer in people:
+        for choice in answer.choices:
+            assert choice.finish_reason == "stop" and isinstance(choice.message.parsed, Person)
+            assert choice.logprobs is not None and choice.logprobs.content
+
+
+def test_vllms_spellings_and_refusals(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model=BASE, prompt="Is water wet?", extra_body={"structured_outputs": {"choice": ["yes", "no"]}}
+    )
+    assert answer.choices[0].text in ("yes", "no") and answer.choices[0].finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.completions.create(model=BASE, prompt="a", extra_body={"guided_json": {"items": {"not": {}}}})
+    assert refusal.value.code == "json_schema" and "guided_json.items" in str(refusal.value)
+    with pytest.raises(openai.BadRequestError) as refusal:
+        # Only the engine knows which names of tokens there are.
+        client.completions.create(model=BASE, prompt="a", extra_body={"guided_grammar": "start: <nobody>"})
+    assert refusal.value.code == "grammar" and refusal.value.param == "guided_grammar"
+
+
+def test_tools_are_called(client: openai.OpenAI) -> None:
+    tool = openai.pydantic_function_tool(Person, name="save_person")
+    asked: dict[str, Any] = {
+        "model": BASE,
+        "messages": [{"role": "user", "content": "Save Anna, who is 34."}],
+        "tools": [tool],
+        "tool_choice": {"type": "function", "function": {"name": "save_person"}},
+        "max_tokens": 300,
+        "temperature": 0,
+    }
+    whole = client.chat.completions.parse(**asked).choices[0]
+    (call,) = whole.message.tool_calls or []
+    assert whole.finish_reason == "tool_calls" and isinstance(call.function.parsed_arguments, Person)
+    with client.chat.completions.stream(**asked) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.tool_calls and streamed.message.tool_calls[0].function.arguments == call.function.arguments
+    messages = [*asked["messages"], whole.message, {"role": "tool", "tool_call_id": call.id, "content": "Saved."}]
+    last = client.chat.completions.create(**{**asked, "messages": messages, "tool_choice": "auto", "max_tokens": 20})
+    assert last.choices[0].message.content
+
+
+def test_penalties_and_least_tokens(client: openai.OpenAI) -> None:
+    plain = ask(client, BASE)
+    asked: dict[str, Any] = {"model": BASE, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+    changed = client.chat.completions.create(
+        **asked, max_tokens=40, presence_penalty=2, frequency_penalty=2, extra_body={"repetition_penalty": 1.5}
+    )
+    assert (changed.choices[0].message.content or "") != plain
+    banned = client.chat.completions.create(**asked, max_tokens=5, logit_bias={"28": 100})
+    assert len(set(banned.choices[0].message.content or "")) == 1, "the one token that is wanted so much"
+    long = client.chat.completions.create(**asked, max_tokens=60, extra_body={"min_tokens": 60})
+    assert long.usage and long.usage.completion_tokens == 60

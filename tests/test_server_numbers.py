@@ -15,14 +15,16 @@ LONG = "9" * 400
 def refusal(field: str) -> InvalidRequest:
     prompt = "" if field.startswith('"prompt"') else '"prompt": "x", '
     with pytest.raises(InvalidRequest) as refused:
-        body = decode(f'{{"model": "m", {prompt}{field}}}'.encode(), CompletionRequest, {"best_of": (None, 1)})
+        body = decode(f'{{"model": "m", {prompt}{field}}}'.encode(), CompletionRequest, {"echo": (None, False)})
         ask_completion(body, 100, ())
     assert len(refused.value.message) < 200
     return refused.value
 
 
 @pytest.mark.parametrize("value", [LONG, "-" + LONG, "1e999", "9" * 5000], ids=lambda value: value[:5])
-@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "top_k", "seed", "n", "max_tokens", "logprobs"])
+@pytest.mark.parametrize(
+    "field", ["temperature", "top_p", "min_p", "top_k", "seed", "n", "max_tokens", "logprobs", "min_tokens"]
+)
 def test_a_number_too_large_to_be_held_names_its_limits(field: str, value: str) -> None:
     refused = refusal(f'"{field}": {value}')
     assert (refused.code, refused.param) == ("field_range", field)
@@ -34,7 +36,7 @@ def test_a_number_too_large_to_be_held_names_its_limits(field: str, value: str) 
 def test_large_token_ids_are_shown_shortly() -> None:
     for field in ("prompt", "stop_token_ids"):
         assert refusal(f'"{field}": [{LONG}]').code == "token_id"
-    assert refusal('"best_of": 1e999').code == "unsupported_field"
+    assert refusal('"echo": 1e999').code == "unsupported_field"
 
 
 @pytest.mark.parametrize("text", [r"\ud800", r"a\ud800b", r"\udc00", r"\ud800\u0041"])

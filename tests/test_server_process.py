@@ -131,6 +131,42 @@ async def test_loading_doesnt_hold_up_requests() -> None:
         await load
 
 
+async def test_grammars_are_compiled_beside_requests() -> None:
+    async with running_engine() as engine:
+        grammars = ["slow", "", "good", "slow", "bad", "weird", "good"]
+        sinks = [Collector() for _ in grammars]
+        for number, (grammar, sink) in enumerate(zip(grammars, sinks, strict=True)):
+            engine.submit(Generate(number, [1], Sampling(max_tokens=5, grammar=grammar)), sink)
+        engine.abort(3)
+        await sinks[1].ended()
+        await sinks[3].ended()
+        assert not sinks[0].flushed.is_set() and not sinks[2].flushed.is_set()
+        ends = [end for sink in sinks if isinstance(end := await sink.ended(), Finished)]
+        assert [end.reason for end in ends] == ["length", "length", "length", "abort", "error", "error", "length"]
+        assert [end.error.code for end in ends if end.error is not None] == ["grammar", "failed_grammar"]
+        assert (await engine.stats()).running == 0
+
+
+async def test_a_release_waits_for_requests_whose_grammars_are_compiled() -> None:
+    async with running_engine() as engine:
+        for name in ("a", "b"):
+            await engine.load_adapter(name, "somewhere")
+        sinks = [Collector() for _ in range(3)]
+        for number, sink in enumerate(sinks):
+            sampling = Sampling(max_tokens=5, grammar="slow" if number < 2 else "")
+            engine.submit(Generate(number, [1], sampling, "gen-a"), sink)
+        engine.abort(1)
+        await engine.release_adapter("gen-b")
+        assert not sinks[0].flushed.is_set(), "another's isn't held back"
+        await engine.release_adapter("gen-a")
+        ends = [end for sink in sinks if isinstance(end := await sink.ended(), Finished)]
+        assert [end.reason for end in ends] == ["length", "abort", "length"]
+        late = Collector()
+        engine.submit(Generate(9, [1], Sampling(max_tokens=5), "gen-a"), late)
+        end = await late.ended()
+        assert isinstance(end, Finished) and end.error is not None and end.error.code == "unknown_generation"
+
+
 async def test_aborts_cross_the_socket() -> None:
     async with running_engine() as engine:
         sink = Collector()

@@ -16,6 +16,7 @@ from serving import CONTEXT, VOCAB, Client, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 OF_ENDPOINT = {CHAT: "chat", COMPLETIONS: "completion"}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 MESSAGES = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"model": "base", "messages": MESSAGES, "max_tokens": 5},
@@ -52,6 +53,21 @@ ALLOWED = {
     "stop": {"null", "string", "list", "strings"},
     "stop_token_ids": {"null", "list", "ids"},
     "ignore_eos": {"null", "bool"},
+    "logit_bias": {"null", "object"},
+    "presence_penalty": {"null", "int", "float"},
+    "frequency_penalty": {"null", "int", "float"},
+    "repetition_penalty": {"null", "int", "float"},
+    "min_tokens": {"null", "int"},
+    "best_of": {"null", "int"},
+    "response_format": {"null"},
+    "tools": {"null", "list"},
+    "tool_choice": {"null"},
+    "parallel_tool_calls": {"null", "bool"},
+    "structured_outputs": {"null"},
+    "guided_json": {"null", "object"},
+    "guided_regex": {"null", "string"},
+    "guided_choice": {"null", "strings"},
+    "guided_grammar": {"null"},
     "messages": {"list"},
     "prompt": {"string", "list", "strings", "ids"},
 }
@@ -59,7 +75,10 @@ LOGPROBS = {
     CHAT: {"logprobs": {"null", "bool"}, "top_logprobs": {"null", "int"}},
     COMPLETIONS: {"logprobs": {"null", "int"}},
 }
-ONLY = {CHAT: {"messages", "max_completion_tokens"}, COMPLETIONS: {"prompt"}}
+ONLY = {
+    CHAT: {"messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls"},
+    COMPLETIONS: {"prompt"},
+}
 
 
 def fields_of(path: str) -> dict[str, set[str]]:
@@ -101,7 +120,7 @@ async def test_wrong_types_name_the_field(path: str) -> None:
 @BOTH
 async def test_integers_are_not_rounded(path: str) -> None:
     async with serving() as client:
-        for field in ("max_tokens", "n", "seed", "top_k"):
+        for field in ("max_tokens", "n", "seed", "top_k", "min_tokens", "best_of"):
             for value in (1.5, 2.0, "3"):
                 refused(await client.post(path, **{**GOOD[path], field: value}), field)
 
@@ -113,7 +132,7 @@ async def test_numbers_out_of_range_name_field_limit_and_value(path: str) -> Non
             if field not in RANGES or (path == CHAT and field == "logprobs"):
                 continue
             low, high, above = RANGES[field]
-            whole = field not in ("temperature", "top_p", "min_p")
+            whole = field not in ("temperature", "top_p", "min_p") and "penalty" not in field
             wrong: list[float] = [low - 1, high + 1, -1e30, 1e30] + ([low] if above else [])
             for value in map(int, wrong) if whole else map(float, wrong):
                 more = {"logprobs": True} if field == "top_logprobs" else {}
@@ -150,6 +169,12 @@ async def test_border_values_are_taken(path: str) -> None:
             "n": [1, 128],
             "stop": [[], "x", ["x"] * 16, "x" * 1024],
             "stop_token_ids": [[], [0, VOCAB - 1], [1] * 63],
+            "logit_bias": [{}, {"0": -100, str(VOCAB - 1): 100.0}, {str(token): 0 for token in range(VOCAB)}],
+            "presence_penalty": [-2, 0, 2.0],
+            "frequency_penalty": [-2, 2],
+            "repetition_penalty": [1e-9, 2],
+            "min_tokens": [0, 5],
+            "best_of": [1],
         }.items():
             for value in values:
                 status, body = await client.post(path, **{**GOOD[path], field: value})
@@ -228,7 +253,6 @@ async def test_fields_not_supported_yet_are_taken_at_their_defaults_only(path: s
         # 1 is not true, and 0 is not false.
         if path == COMPLETIONS:
             refused(await client.post(path, **{**GOOD[path], "echo": 0}), "echo")
-            refused(await client.post(path, **{**GOOD[path], "best_of": True}), "best_of")
         await client.alive()
 
 
@@ -325,6 +349,13 @@ async def test_conversations_that_cant_be_rendered() -> None:
             [{"role": "tool", "content": "x", "tool_call_id": "1"}],
             [{"content": "x"}],
             [{"role": "assistant", "content": "x", "tool_calls": [{}]}],
+            [{"role": "tool", "content": "x"}],
+            [{"role": "user", "content": "x", "tool_call_id": "1"}],
+            [{"role": "user", "content": "x", "tool_calls": [CALL]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "[1]"}}]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}],
+            [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": "other"}],
             [{"role": "user", "content": "boom"}],
             ["x"],
             [None],
@@ -480,6 +511,58 @@ async def test_fields_that_need_or_contradict_each_other() -> None:
             await client.post(CHAT, **chat, stream=True, stream_options=options), "stream_options.include_obfuscation"
         )
         assert (await client.post(CHAT, **chat, max_completion_tokens=5))[0] == 200
+
+
+@BOTH
+async def test_edits_of_logits_reach_the_engine_or_are_refused(path: str) -> None:
+    async with serving() as client:
+        edits = {"presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.25, "min_tokens": 2}
+        status, _ = await client.post(path, **GOOD[path], **edits, logit_bias={"7": -100, "8": 2}, n=2, best_of=2)
+        assert status == 200
+        for request in client.engine.submitted:
+            sampling = request.sampling
+            assert {name: getattr(sampling, name) for name in edits} == edits
+            assert sampling.logit_bias == {7: -100, 8: 2}
+        for bias, code, shown in (
+            ({"7": 100.5}, "field_range", "logit_bias[7]: at least -100 and at most 100, got 100.5"),
+            ({"7": -1e30}, "field_range", "logit_bias[7]"),
+            ({str(VOCAB): 1}, "token_id", f"from 0 to {VOCAB - 1}, got {VOCAB}"),
+            ({"-1": 1}, "token_id", "got -1"),
+            ({"cat": 1}, "field_type", "logit_bias: expected `int`"),
+            ({"7": "1"}, "field_type", "logit_bias"),
+            ({"7": None}, "field_type", "logit_bias"),
+            ({str(token): 1 for token in range(1025)}, "field_length", "at most 1024 entries, got 1025"),
+        ):
+            error = refused(await client.post(path, **GOOD[path], logit_bias=bias), "logit_bias")
+            assert error["code"] == code and shown in error["message"], error
+        error = refused(await client.post(path, **GOOD[path], min_tokens=6), "min_tokens")
+        assert error["code"] == "field_conflict" and "at most max_tokens, 5, got 6" in error["message"]
+        for best_of in (0, 2, -1, 2**70):
+            error = refused(await client.post(path, **GOOD[path], best_of=best_of), "best_of")
+            assert "only n, 1, is supported" in error["message"] or best_of == 2**70
+        await client.alive()
+
+
+async def test_the_least_must_fit_where_the_most_is_whatever_fits() -> None:
+    async with serving() as client:
+        chat = {"model": "base", "messages": MESSAGES}
+        error = refused(await client.post(CHAT, **chat, min_tokens=CONTEXT), "messages")
+        assert error["code"] == "context_length_exceeded" and f"and {CONTEXT} to make" in error["message"]
+        assert (await client.post(CHAT, **chat, min_tokens=CONTEXT // 2))[0] == 200
+
+
+@BOTH
+async def test_stop_strings_count_once_the_least_is_there(path: str) -> None:
+    async with serving() as client:
+        client.engine.script = lambda request: list(b"abcabcabc")
+        for least, text in ((0, "a"), (2, "a"), (3, "abca"), (4, "abca"), (6, "abcabca"), (9, "abcabcabc")):
+            fields = {**GOOD[path], "max_tokens": 9, "stop": ["bc"], "min_tokens": least}
+            _, answer = await client.post(path, **fields)
+            choice = answer["choices"][0]
+            assert (choice["text"] if path == COMPLETIONS else choice["message"]["content"]) == text, least
+            assert choice["finish_reason"] == ("length" if least == 9 else "stop")
+            streamed = await client.stream(path, **fields)
+            assert b"".join(part.split(b'"')[0] for part in streamed.split(b'"text":"')[1:]) in (text.encode(), b"")
 
 
 async def test_a_hundred_unknown_adapters_disturb_nobody() -> None:

@@ -86,3 +86,25 @@ def test_a_match_waits_for_an_earlier_one_that_is_under_way() -> None:
     matcher = StopMatcher(["bc", "abcd"])
     matcher.push("xabc")
     assert matcher.flush() == "a" and matcher.stopped
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.text("ab", min_size=0, max_size=4), max_size=12),
+    st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
+    st.integers(0, 12),
+)
+def test_what_ends_before_it_counts_is_no_stop(parts: list[str], stops: list[str], first: int) -> None:
+    """By definition: of all places, those whose end lies in a part that counts."""
+    free, text = len("".join(parts[:first])), "".join(parts)
+    begins = [
+        place
+        for stop in stops
+        for place in range(len(text) - len(stop) + 1)
+        if text.startswith(stop, place) and place + len(stop) > free
+    ]
+    matcher, out = StopMatcher(stops), ""
+    for index, part in enumerate(parts):
+        out += matcher.push(part, counts=index >= first)
+    out += matcher.flush()
+    assert (out, matcher.stopped) == (text[: min(begins)] if begins else text, bool(begins))

@@ -1,4 +1,4 @@
-"""Temperature, min_p, top_k, top_p, in this order; a draw by Philox-4x32-10 (Salmon et al. 2011)."""
+"""Edits, temperature, min_p, top_k, top_p, in this order; a draw by Philox-4x32-10 (Salmon et al. 2011)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,20 @@ import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
+
+
+def edited(
+    logits: Tensor,  # f32 [vocab]
+    token: Tensor,  # i64 [edits], each once
+    change: Tensor,  # f32 [edits, 3]: added, then dividing a positive logit or multiplying another, then subtracted
+    allowed: Tensor | None = None,  # bool [vocab]
+) -> Tensor:
+    """Returns f32 [vocab], what a token is chosen by."""
+    out = logits.clone()
+    added, repetition, subtracted = change.unbind(1)
+    some = out[token] + added
+    out[token] = torch.where(some > 0, some / repetition, some * repetition) - subtracted
+    return out if allowed is None else out.masked_fill(~allowed, float("-inf"))
 
 
 def probabilities(
@@ -42,7 +56,7 @@ def draw(
 def logprobs(
     logits: Tensor,  # f32 [vocab]
 ) -> Tensor:
-    """Returns f32 [vocab]: log-softmax of the logits as they are, without temperature and filters."""
+    """Returns f32 [vocab]: log-softmax of the logits as they are, without edits, temperature and filters."""
     return logits.log_softmax(-1)
 
 

@@ -397,8 +397,8 @@ class QuantMatrix:
 BEST_MAX: int  # best tokens that can be asked for beside the chosen one
 
 def sample(
-    tokens: NDArray[int32],  # [R] out; -1 where the row holds a NaN
-    logprobs: NDArray[float32] | None,  # [R] out, of the unscaled log-softmax; None: not computed
+    tokens: NDArray[int32],  # [R] out; -1 where the row holds a NaN, or nothing may be chosen
+    logprobs: NDArray[float32] | None,  # [R] out, of the unscaled and unchanged log-softmax; None: not computed
     logits: NDArray[float32],  # [R, vocab]
     temperature: NDArray[float32],  # [R]; 0: greedy
     top_k: NDArray[int32],  # [R]; 0 or less: off
@@ -408,6 +408,11 @@ def sample(
     counter: NDArray[uint32] | NDArray[int32],  # [R] position of the new token
     best_tokens: NDArray[int32] | None = None,  # [R, N] out, N <= BEST_MAX
     best_logprobs: NDArray[float32] | None = None,  # [R, N] out
+    # What the rows change of their logits before a token is chosen; log-probabilities are of the unchanged ones.
+    # offset [R + 1]: where a row's tokens begin, or empty; token [E]; change [E, 3]: added, then dividing a positive
+    # logit or multiplying another, then subtracted; mask_row [R]: each row's mask or -1, or empty; mask [M, vocab / 32
+    # rounded up]: bits of the tokens that may be chosen, the lowest first
+    edits: tuple[NDArray[int32], NDArray[int32], NDArray[float32], NDArray[int32], NDArray[int32]] | None = None,
 ) -> None: ...
 def set_threads(threads: int) -> None: ...
 def threads() -> int: ...

@@ -16,6 +16,7 @@ from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
 
+BIAS_MAX = 100.0
 I32_MAX, U32_MAX, U64_MAX = 2**31 - 1, 2**32 - 1, 2**64 - 1
 
 
@@ -36,6 +37,10 @@ _RANGES: dict[str, Range] = {
     "min_p": Range(False, 0, 1),
     "seed": Range(True, 0, U64_MAX),
     "logprobs": Range(True, -1, _core.BEST_MAX),
+    "presence_penalty": Range(False, -2, 2),
+    "frequency_penalty": Range(False, -2, 2),
+    "repetition_penalty": Range(False, 0, 2),
+    "min_tokens": Range(True, 0, I32_MAX),
 }
 """Of `Sampling`, by field."""
 
@@ -43,12 +48,26 @@ _RANGES: dict[str, Range] = {
 def check_sampling(sampling: Sampling, vocab: int) -> Sampling:
     """`sampling` in plain numbers. Refuses a value of another type or out of range, naming field, limit and value."""
     checked: dict[str, Any] = {field: _number(field, getattr(sampling, field), _RANGES[field]) for field in _RANGES}
-    if checked["top_p"] == 0:
-        raise _out_of_range("top_p", "above 0", sampling.top_p)
+    for field in ("top_p", "repetition_penalty"):
+        if checked[field] == 0:
+            raise _out_of_range(field, "above 0", getattr(sampling, field))
+    if checked["min_tokens"] > checked["max_tokens"]:
+        raise _out_of_range("min_tokens", f"at most max_tokens, {checked['max_tokens']}", sampling.min_tokens)
     if checked["logprobs"] > vocab:
         raise _out_of_range("logprobs", f"at most {vocab} (the vocabulary)", sampling.logprobs)
     stops = token_ids(sampling.stop_token_ids, 2**31, "stop_token_ids").tolist()
-    return msgspec.structs.replace(sampling, stop_token_ids=tuple(stops), **checked)
+    if not isinstance(sampling.grammar, str):
+        raise _out_of_range("grammar", "a text, as lorad.grammars makes them", sampling.grammar)
+    bias = _bias(sampling.logit_bias, vocab)
+    return msgspec.structs.replace(sampling, stop_token_ids=tuple(stops), logit_bias=bias, **checked)
+
+
+def _bias(given: Any, vocab: int) -> dict[int, float]:
+    if not isinstance(given, dict):
+        raise _out_of_range("logit_bias", "numbers by token id", given)
+    tokens = token_ids(list(given), vocab, "logit_bias").tolist()
+    limits = Range(False, -BIAS_MAX, BIAS_MAX)
+    return {token: _number("logit_bias", bias, limits) for token, bias in zip(tokens, given.values(), strict=True)}
 
 
 def token_ids(tokens: Sequence[int] | NDArray[Any], vocab: int, field: str = "prompt") -> NDArray[np.uint32]:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from lorad import _core
 from lorad.adapters.checked import CheckedAdapter
@@ -29,6 +30,7 @@ from lorad.engine.adapters import EngineAdapters
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.combined import Combined
 from lorad.engine.costs import read_costs
+from lorad.engine.grammars import Grammars
 from lorad.engine.loader import Loader
 from lorad.engine.loading import Opening
 from lorad.engine.prepared import PreparedAdapter, prepare
@@ -38,6 +40,7 @@ from lorad.engine.trace_file import TraceFile
 from lorad.errors import Unavailable
 from lorad.models.open import open_model
 from lorad.text.model import TextModel, load_text_model
+from lorad.worker.masks import Matcher
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
@@ -91,6 +94,7 @@ class Engine:
         self._next_request = 1
         self._closed = False
         self._text_model: TextModel | None = None
+        self._grammars = Grammars(lambda: self.text_model.tokenizer, self.weights.config.vocab)
         self.steps = 0
 
     # adapters
@@ -169,24 +173,36 @@ class Engine:
 
     # requests
 
-    def submit(self, request: messages.Generate) -> None:
-        """Queues a request; a refusal names what is wrong and changes nothing."""
+    def follow(self, grammar: str) -> Matcher:
+        """What `submit` wants for a request with this grammar. Takes as long as it compiles; safe on any thread."""
+        return self._grammars.matcher(grammar)
+
+    def submit(self, request: messages.Generate, matcher: Matcher | None = None) -> None:
+        """Queues a request; a refusal names what is wrong and changes nothing. `matcher`: of its grammar, if that was
+        compiled before."""
         self._check_open()
         adapter = self.adapters.number(request.generation) if request.generation else None
         vocab = self.weights.config.vocab
         sampling = check_sampling(request.sampling, vocab)
+        prompt = token_ids(request.prompt, vocab)
+        if sampling.grammar:
+            matcher = matcher or self.follow(sampling.grammar)
+            # Where the grammar ends the answer ends, whatever else ends it.
+            ends = dict.fromkeys((*self.text_model.tokenizer.end_ids, *sampling.stop_token_ids))
+            sampling = structs.replace(sampling, stop_token_ids=tuple(ends))
         with self._traced(), refusals():
             self.core.add(
                 self.now(),
                 request_number(request.id),
                 adapter,
-                token_ids(request.prompt, vocab),
+                prompt,
                 sampling.max_tokens,
                 list(sampling.stop_token_ids),
                 tenant=request_number(request.tenant, "tenant", U32_MAX),
                 after=None if request.after is None else request_number(request.after, "after"),
             )
         self._sampling[request.id] = sampling
+        self.worker.expect(request.id, sampling, prompt, matcher)
 
     def add(
         self,
@@ -202,7 +218,7 @@ class Engine:
         `adapters`: weights of several adapters by name, of which the sum is served: an experiment, off unless
         `max_combined_adapters` is given. The first request of a combination takes as long as a load.
         `sampling`: fields of `messages.Sampling`; greedy unless a temperature is given. Ends at an end-of-text token
-        unless `stop_token_ids` says otherwise.
+        unless `stop_token_ids` says otherwise, and where its `grammar` ends.
         """
         self._check_open()
         if adapters is not None:
@@ -314,6 +330,7 @@ class Engine:
 
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
         self._sampling.pop(request, None)
+        grammar_error = self.worker.forget(request)
         if reason == "stop":
             # The core tells of the stop token too; it isn't part of the answer.
             for index in range(len(tokens) - 1, -1, -1):
@@ -324,9 +341,10 @@ class Engine:
             told = self.core.explain(request)
             cached = told["cached_tokens"] if told else 0
             return messages.Finished(request, "abort" if reason == "aborted" else reason, cached_tokens=cached)
-        return messages.Finished(
-            request, "error", messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
-        )
+        code, why = reason, FAILURES.get(reason, "the request failed")
+        if grammar_error and reason == "failed_row":
+            code, why = "failed_grammar", f"the answer could not follow its grammar any further: {grammar_error[:300]}"
+        return messages.Finished(request, "error", messages.Failure("EngineFailure", code, why))
 
     def _check_open(self) -> None:
         if self._closed:

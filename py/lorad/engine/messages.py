@@ -27,6 +27,18 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Ends the request; the end-of-text tokens are among them unless `ignore_eos` was asked for."""
     logprobs: int = -1
     """-1: none; 0: of the chosen token; n: also of the n best."""
+    logit_bias: dict[int, float] = {}
+    """Added to these tokens' logits, before anything else."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token that the answer has."""
+    frequency_penalty: float = 0.0
+    """Likewise, for each time."""
+    repetition_penalty: float = 1.0
+    """Divides a positive logit of each token that the prompt or the answer has, multiplies another; 1: off."""
+    min_tokens: int = 0
+    """Tokens before which no stop token can be sampled."""
+    grammar: str = ""
+    """llguidance's form of what the answer follows; made by `lorad.grammars`. It ends where the grammar lets it."""
 
 
 # front -> engine
@@ -174,7 +186,8 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probability of the chosen token and of the best ones, natural log, before temperature."""
+    """Log-probability of the chosen token and of the best ones, natural log: the model's own, before temperature and
+    whatever the request changes of its logits."""
 
     chosen: float
     top: list[tuple[int, float]] = []

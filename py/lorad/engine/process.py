@@ -1,9 +1,9 @@
 """The engine process: one loop that takes messages, steps the engine and sends what each step made.
 
-Three threads: the loop owns the engine and is the only one that writes to the socket; a reader fills a bounded inbox; a
-third waits for the loader process (`loader.py`), and adds up combinations. The process ends when the front says so or
-when the front is gone, and by no signal but SIGKILL: a service manager that signals the whole group must not cut what
-the front is draining.
+Four threads: the loop owns the engine and is the only one that writes to the socket; a reader fills a bounded inbox;
+one waits for the loader process (`loader.py`), and adds up combinations; one compiles grammars. The process ends when
+the front says so or when the front is gone, and by no signal but SIGKILL: a service manager that signals the whole
+group must not cut what the front is draining.
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ class Steppable(Protocol):
 
     @property
     def model_info(self) -> ModelInfo: ...
-    def submit(self, request: Generate) -> None: ...
+    def follow(self, grammar: str) -> Any:
+        """Compiles a grammar; runs in another thread than all the rest."""
+
+    def submit(self, request: Generate, matcher: Any = None) -> None:
+        """`matcher`: what `follow` gave for the request's grammar, if it has one."""
+
     def abort(self, request_id: int) -> None: ...
     def prepare_adapter(self, name: str, path: str) -> Any:
         """Reads and checks a folder; runs in another thread than all the rest."""
@@ -105,16 +110,28 @@ class Prepared(NamedTuple):
     error: LoradError | None
 
 
+class Compiled(NamedTuple):
+    """A request's grammar, or why not."""
+
+    request: Generate
+    matcher: Any
+    error: LoradError | None
+
+
+Item = ToEngine | Prepared | Compiled
+"""What the loop takes from its inbox."""
+
+
 class Inbox:
-    """A bounded queue between the reader, the loader and the loop."""
+    """A bounded queue between the reader, the loader, the compiler and the loop."""
 
     def __init__(self, limit: int = INBOX_MAX) -> None:
-        self._items: deque[ToEngine | Prepared] = deque()
+        self._items: deque[Item] = deque()
         self._changed = threading.Condition()
         self._limit = limit
         self._woken = False
 
-    def put(self, item: ToEngine | Prepared) -> None:
+    def put(self, item: Item) -> None:
         """Adds an item; waits while the queue is full."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._items) < self._limit)
@@ -127,7 +144,7 @@ class Inbox:
             self._woken = True
             self._changed.notify_all()
 
-    def take(self, timeout: float | None) -> list[ToEngine | Prepared]:
+    def take(self, timeout: float | None) -> list[Item]:
         """All items there are; waits up to `timeout` (None: for ever) while there are none."""
         if not self._items and timeout == 0.0:
             return []
@@ -149,6 +166,12 @@ class Loop:
         self._inbox = inbox
         self._send = send
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="lorad-load", initializer=_give_way)
+        # One thread: the answers to one prompt are queued in order, and one long grammar takes one core.
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="lorad-grammar", initializer=_give_way)
+        self._compiling: dict[int, str] = {}
+        """Requests whose grammars aren't there yet and that nobody has ended, with their generations."""
+        self._held_back: list[tuple[ReleaseAdapter, set[int]]] = []
+        """Releases that came after requests for the same generation which still wait for their grammars: these."""
         self._running = True
         self._draining: dict[int, int] = {}
         """The call that each adapter that drains is the answer to, by the adapter's number."""
@@ -170,13 +193,20 @@ class Loop:
             stuck = IDLE_SECONDS if engine.has_work() else None
             idle = 0.0 if step is not None else stuck
 
-    def _handle(self, item: ToEngine | Prepared) -> None:
+    def _handle(self, item: Item) -> None:
         match item:
+            case Generate(sampling=sampling) if sampling.grammar:
+                self._compiling[item.id] = item.generation
+                self._compiler.submit(self._compile, item)
             case Generate():
-                try:
-                    self._engine.submit(item)
-                except LoradError as error:
-                    self._send(Step(tokens=[], finished=[Finished(item.id, "error", failure_of(error))]))
+                self._submit(item, None)
+            case Compiled(request, matcher, error):
+                if request.id in self._compiling:
+                    self._submit(request, matcher, error)
+                    self._compiled(request.id)
+            case Abort(request_id) if request_id in self._compiling:
+                self._send(Step(tokens=[], finished=[Finished(request_id, "abort")]))
+                self._compiled(request_id)
             case Abort(request_id):
                 self._engine.abort(request_id)
             case LoadAdapter(call, name, path):
@@ -186,7 +216,12 @@ class Loop:
             case Prepared(call, result, error):
                 self._register(call, result, error)
             case ReleaseAdapter(call, generation, pinned):
-                self._release(call, generation, pinned)
+                # A request that was sent before is queued before, though its grammar takes a while.
+                before = {request for request, its in self._compiling.items() if its == generation}
+                if before:
+                    self._held_back.append((item, before))
+                else:
+                    self._release(call, generation, pinned)
             case PinAdapter(call, generation, pinned):
                 self._do(call, lambda: self._engine.pin_adapter(generation, pinned))
             case PrewarmAdapter(call, generation):
@@ -202,9 +237,40 @@ class Loop:
                 self._answer(call, lambda: msgspec.structs.replace(self._engine.stats(), call=call))
             case Shutdown():
                 self._running = False
-                self._loader.shutdown(wait=False, cancel_futures=True)
+                for pool in (self._loader, self._compiler):
+                    pool.shutdown(wait=False, cancel_futures=True)
             case Start():
                 pass
+
+    def _submit(self, request: Generate, matcher: Any, error: LoradError | None = None) -> None:
+        try:
+            if error is not None:
+                raise error
+            self._engine.submit(request, matcher)
+        except LoradError as refusal:
+            self._send(Step(tokens=[], finished=[Finished(request.id, "error", failure_of(refusal))]))
+
+    def _compiled(self, request: int) -> None:
+        """The request doesn't wait for its grammar any more."""
+        del self._compiling[request]
+        held_back, self._held_back = self._held_back, []
+        for release, before in held_back:
+            before.discard(request)
+            if before:
+                self._held_back.append((release, before))
+            else:
+                self._release(release.call, release.generation, release.pinned)
+
+    def _compile(self, request: Generate) -> None:
+        try:
+            compiled = Compiled(request, self._engine.follow(request.sampling.grammar), None)
+        except LoradError as error:
+            compiled = Compiled(request, None, error)
+        except Exception:
+            # Whatever a grammar provokes is its request's failure, never the engine's.
+            log.exception("a grammar of request %d failed", request.id)
+            compiled = Compiled(request, None, EngineFailure("the grammar could not be read", code="failed_grammar"))
+        self._inbox.put(compiled)
 
     def _combine(self, call: int, terms: list[Term]) -> None:
         try:

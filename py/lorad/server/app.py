@@ -6,6 +6,7 @@ bytes → struct → checked `Ask` → name to generation → (thread) template,
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import time
 import uuid
@@ -165,8 +166,10 @@ class Front:
         target = await self._target(tenant, ask)
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
             self._check_engine()
+            tools = None if ask.calling is None else ask.calling.told
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
-            ids = await self._in_thread(lambda: self.text.chat(messages))
+            ids = await self._in_thread(lambda: self.text.chat(messages, tools))
+            ask = await self._with_grammar(ask)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -184,6 +187,7 @@ class Front:
                 encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
             else:
                 encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
+            ask = await self._with_grammar(ask)
             return await self._answer(request, ask, _Prompts("prompt", encoded, began), CompletionFormat)
 
     # steps
@@ -224,6 +228,10 @@ class Front:
         if fault is not None:
             raise fault
 
+    async def _with_grammar(self, ask: Ask) -> Ask:
+        form = ask.form
+        return ask if form is None else dataclasses.replace(ask, grammar=await self._in_thread(form.grammar))
+
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
@@ -242,13 +250,15 @@ class Front:
             param=param,
         )
 
-    def _fit(self, target: Target, param: str, prompt: list[int], asked: int | None) -> int:
+    def _fit(self, target: Target, param: str, prompt: list[int], ask: Ask) -> int:
         """How many tokens may be made after this prompt."""
+        asked = ask.max_tokens
         if not prompt:
             raise InvalidRequest(f"{param}: at least 1 token, got 0", code="empty_prompt", param=param)
         room = target.tokens_max - len(prompt)
-        if room < 1 or (asked is not None and asked > room):
-            raise self._too_long(target, param, str(len(prompt)), 1 if asked is None else asked)
+        least = max(1, ask.min_tokens) if asked is None else asked
+        if room < least:
+            raise self._too_long(target, param, str(len(prompt)), least)
         return room if asked is None else asked
 
     async def _answer(
@@ -258,7 +268,7 @@ class Front:
         target, tenant = self.registry.resolve(ask.model), request[TENANT]
         if ask.adapters:
             target = await self.combinations.bring(target, ask.adapters, partial(self._named, tenant))
-        fitted = [(ids, self._fit(target, prompts.field, ids, ask.max_tokens)) for ids in prompts.ids]
+        fitted = [(ids, self._fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
         generation = Generation(

@@ -14,7 +14,7 @@ from lorad.server.fields import RANGES, check_default, out_of_range
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>.*?)(?P<key>\[\.\.\.\])?`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<where>.*?)(?P<key>\[\.\.\.\])?`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`")
 _TOO_LARGE = ("Number out of range", "Integer value out of range")

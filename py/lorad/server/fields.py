@@ -27,8 +27,13 @@ RANGES: dict[str, Range] = {
     "max_completion_tokens": Range(1, 1 << 24),
     "logprobs": Range(0, 20),
     "top_logprobs": Range(0, 20),
+    "logit_bias[]": Range(-100, 100),
+    "presence_penalty": Range(-2, 2),
+    "frequency_penalty": Range(-2, 2),
+    "repetition_penalty": Range(0, 2, above=True),
+    "min_tokens": Range(0, 1 << 24),
 }
-"""Numbers. `top_k` 0 and -1 mean that it's off."""
+"""Numbers. `top_k` 0 and -1 mean that it's off; `logit_bias[]`: of one token."""
 
 LENGTHS: dict[str, int] = {
     "stop": 16,
@@ -36,6 +41,8 @@ LENGTHS: dict[str, int] = {
     "stop_token_ids": 64,
     "messages": 4096,
     "prompt": 1024,
+    "logit_bias": 1024,
+    "tools": 128,
 }
 """Longest list of each list field; `stop[]`: characters of one stop string;
 `stop_token_ids`: with the model's end tokens, unless they are ignored."""
@@ -54,43 +61,32 @@ NOTHING = (None,)
 UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
     "chat": {
         "audio": NOTHING,
-        "frequency_penalty": (None, 0),
         "function_call": (None, "none"),
         "functions": (None, []),
-        "logit_bias": (None, {}),
         "metadata": (None, {}),
         "modalities": (None, ["text"]),
         "moderation": NOTHING,
-        "parallel_tool_calls": (None, True),
         "prediction": NOTHING,
-        "presence_penalty": (None, 0),
         "prompt_cache_key": NOTHING,
         "prompt_cache_options": NOTHING,
         "prompt_cache_retention": NOTHING,
         "reasoning_effort": NOTHING,
-        "response_format": (None, {"type": "text"}),
         "safety_identifier": NOTHING,
         "service_tier": (None, "auto", "default"),
         "store": (None, False),
-        "tool_choice": (None, "none", "auto"),
-        "tools": (None, []),
         "user": NOTHING,
         "verbosity": NOTHING,
         "web_search_options": NOTHING,
     },
     "completion": {
-        "best_of": (None, 1),
         "echo": (None, False),
-        "frequency_penalty": (None, 0),
-        "logit_bias": (None, {}),
-        "presence_penalty": (None, 0),
         "suffix": NOTHING,
         "user": NOTHING,
     },
     "both": {
+        "guided_decoding_backend": NOTHING,
+        "guided_whitespace_pattern": NOTHING,
         "length_penalty": (None, 1),
-        "min_tokens": (None, 0),
-        "repetition_penalty": (None, 1),
         "include_stop_str_in_output": (None, False),
         "skip_special_tokens": (None, True),
         "spaces_between_special_tokens": (None, True),
@@ -117,20 +113,24 @@ def check_default(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
         )
 
 
-def check_range(name: str, value: float) -> None:
-    """Refuses a number out of its range, naming the field, the limit and the value."""
+def check_range(name: str, value: float, *, param: str | None = None) -> None:
+    """Refuses a number out of its range, naming the field (`param` where it's one of several), the limit, the value."""
     low, high, above = RANGES[name]
     # Turned round, so that what is no number is refused too.
     if not low <= value <= high or (above and value == low):
-        raise out_of_range(name, shown(value))
+        raise out_of_range(name, shown(value), param=param)
 
 
-def out_of_range(name: str, got: str) -> InvalidRequest:
+def out_of_range(name: str, got: str, *, param: str | None = None) -> InvalidRequest:
     """The refusal of a number that is out of its range."""
     low, high, above = RANGES[name]
     lower = f"above {low:g}" if above else f"at least {_number(low)}"
     got = got if len(got) <= _SHOWN_MAX else f"{got[:_SHOWN_MAX]}…"
-    return InvalidRequest(f"{name}: {lower} and at most {_number(high)}, got {got}", code="field_range", param=name)
+    return InvalidRequest(
+        f"{param or name}: {lower} and at most {_number(high)}, got {got}",
+        code="field_range",
+        param=name.removesuffix("[]"),
+    )
 
 
 def check_length(name: str, count: int, *, param: str | None = None) -> None:

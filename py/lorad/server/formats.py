@@ -13,6 +13,7 @@ import msgspec
 
 from lorad.engine.messages import TokenLogprobs
 from lorad.server.generation import Choice, Entry, Piece, Usage
+from lorad.text.calls import CallDelta
 from lorad.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
@@ -66,7 +67,7 @@ class Format:
         return self._begin + b'],"usage":' + _encode(self._usage(usage)) + b"}\n\n" + DONE
 
     def _piece(self, piece: Piece) -> bytes:
-        if piece.entry is None and piece.reason is None:
+        if piece.entry is None and piece.reason is None and piece.call is None:
             before, after = self._around.get(piece.choice) or self._build(piece.choice)
             return before + _encode(piece.text) + after
         choice = self._chunk_choice(piece)
@@ -151,14 +152,20 @@ class ChatFormat(Format):
         )
 
     def _chunk_choice(self, piece: Piece) -> dict[str, Any]:
-        delta = {} if piece.reason is not None else {"content": piece.text}
+        delta: dict[str, Any] = {} if piece.reason is not None else {"content": piece.text}
+        if piece.call is not None:
+            delta = {"tool_calls": [_call_delta(piece.call)]}
         logprobs = None if piece.entry is None else self._entries([piece.entry])
         return {"index": piece.choice, "delta": delta, "logprobs": logprobs, "finish_reason": piece.reason}
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.calls:
+            message["content"] = choice.text or None
+            message["tool_calls"] = [_call(call) for call in choice.calls]
         return {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": self._entries(choice.entries) if self._logprobs >= 0 else None,
             "finish_reason": choice.reason,
         }
@@ -214,6 +221,18 @@ class CompletionFormat(Format):
             # Two tokens may have one text; the likelier comes first and stays.
             best.setdefault(self._name(other), _finite(value))
         return best
+
+
+def _call(call: CallDelta) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _call_delta(call: CallDelta) -> dict[str, Any]:
+    """The first news of a call are its id and name; what follows are parts of its arguments."""
+    if call.name is not None:
+        return {"index": call.number, **_call(call)}
+    return {"index": call.number, "function": {"arguments": call.arguments}}
 
 
 def _finite(value: float) -> float:

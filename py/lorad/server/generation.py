@@ -17,6 +17,7 @@ from lorad.errors import EngineFailure, LoradError
 from lorad.server.metrics import Metrics
 from lorad.server.registry import Target
 from lorad.server.requests import Ask
+from lorad.text.calls import CallDelta, CallReader
 from lorad.text.stream import TextStream
 from lorad.text.tokenizer import Tokenizer
 
@@ -30,12 +31,13 @@ class Entry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """News of one choice: text, a token's entry, or its end."""
+    """News of one choice: text, a token's entry, a call, or its end."""
 
     choice: int
     text: str
     entry: Entry | None
     reason: str | None
+    call: CallDelta | None = None
 
 
 class Usage(NamedTuple):
@@ -49,13 +51,20 @@ class Usage(NamedTuple):
 class Choice:
     """One sequence."""
 
-    __slots__ = ("cached", "entries", "index", "last_at", "parts", "prompt", "reason", "request_id", "stream", "tokens")
+    __slots__ = (
+        *("cached", "entries", "index", "last_at", "parts", "prompt", "reader", "reason", "request_id", "stream"),
+        "tokens",
+    )
 
-    def __init__(self, index: int, request_id: int, prompt: list[int], stream: TextStream) -> None:
+    def __init__(
+        self, index: int, request_id: int, prompt: list[int], stream: TextStream, reader: CallReader | None
+    ) -> None:
         self.index = index
         self.request_id = request_id
         self.prompt = prompt
         self.stream = stream
+        self.reader = reader
+        """None: what looks like a call is text."""
         self.tokens = 0
         self.cached = 0
         self.parts: list[str] = []
@@ -67,6 +76,11 @@ class Choice:
     def text(self) -> str:
         """All text that went out."""
         return "".join(self.parts)
+
+    @property
+    def calls(self) -> list[CallDelta]:
+        """All calls that went out."""
+        return [] if self.reader is None else self.reader.calls
 
 
 class Generation:
@@ -90,6 +104,8 @@ class Generation:
         self.choices: list[Choice] = []
         self._field = field
         """The route's name for the prompt, which the engine doesn't know."""
+        self._form_field = ask.form.field.split(".", maxsplit=1)[0] if ask.form is not None else "grammar"
+        """Likewise of the field that brought the grammar."""
         self._handle = handle
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -108,7 +124,9 @@ class Generation:
         for prompt, max_tokens in prompts:
             first: int | None = None
             for sample in range(ask.n):
-                choice = Choice(len(self.choices), next(numbers), prompt, TextStream(self._tokenizer, ask.stops))
+                stream = TextStream(self._tokenizer, ask.stops, min_tokens=ask.min_tokens)
+                reader = None if ask.calling is None else CallReader()
+                choice = Choice(len(self.choices), next(numbers), prompt, stream, reader)
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
                 self._handle.submit(
@@ -187,11 +205,7 @@ class Generation:
         if token.logprobs is not None and self.ask.logprobs >= 0:
             entry = Entry(token.token, choice.stream.characters, token.logprobs)
             choice.entries.append(entry)
-        text = choice.stream.push(token.token)
-        if text:
-            choice.parts.append(text)
-        if self.ask.stream and (text or entry is not None):
-            self._pieces.append(Piece(choice.index, text, entry, None))
+        self._take(choice, choice.stream.push(token.token), entry)
         if choice.stream.stopped:
             # The text is complete. Its end comes from the engine, with what it cost.
             self._handle.abort(token.id)
@@ -209,7 +223,7 @@ class Generation:
         del self._by_id[end.id]
         if end.error is not None:
             error = error_of(end.error)
-            error.param = self._field if error.param == "prompt" else error.param
+            error.param = {"prompt": self._field, "grammar": self._form_field}.get(error.param or "", error.param)
             self._error = self._error or error
         else:
             self._error = self._error or EngineFailure("the engine gave the request up", code="engine_abort")
@@ -233,10 +247,33 @@ class Generation:
         if waiter is not None and not waiter.done() and (self._pieces or not self._by_id):
             waiter.set_result(None)
 
+    def _take(self, choice: Choice, text: str, entry: Entry | None = None) -> None:
+        """Text that may go out, and the entry of the token that it came with."""
+        reader = choice.reader
+        news: list[str | CallDelta] = [text] if reader is None else reader.push(text)
+        if entry is not None and not (news and isinstance(news[0], str)):
+            news.insert(0, "")
+        for one in news:
+            if isinstance(one, CallDelta):
+                if self.ask.stream:
+                    self._pieces.append(Piece(choice.index, "", None, None, one))
+                continue
+            if one:
+                choice.parts.append(one)
+            if self.ask.stream and (one or entry is not None):
+                self._pieces.append(Piece(choice.index, one, entry, None))
+            entry = None
+
     def _end(self, choice: Choice, reason: str) -> None:
         rest = choice.stream.flush()
         if choice.stream.stopped:
             reason = "stop"
+        reader = choice.reader
+        if reader is not None:
+            self._take(choice, rest)
+            if reason == "stop" and reader.calls and not reader.inside:
+                reason = "tool_calls"
+            rest = reader.flush()
         if rest:
             choice.parts.append(rest)
             if self.ask.stream:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -13,12 +13,17 @@ from lorad.adapters.combine.weighted import Wanted, check_wanted
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
+from lorad.server.conversation import Message, plain_messages
 from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-"""Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
+from lorad.server.structured import Form, ResponseFormat, StructuredOutputs, form_of
+from lorad.server.tools import Calling, Choice, Tool, calling_of
 
 _SEED_SPACE = 1 << 64
+_NUMBERS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "n", "max_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"),
+)
+"""Fields of both endpoints with a range."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,30 +31,6 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class TextPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a message's content. Only text is served; the other parts' fields are known to be refused by type."""
-
-    type: str
-    text: str | None = None
-    image_url: Any = None
-    input_audio: Any = None
-    file: Any = None
-    refusal: Any = None
-
-
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One turn of a conversation."""
-
-    role: str
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-    refusal: str | None = None
-    audio: Any = None
-    function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: str | None = None
 
 
 class WeightedAdapter(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,6 +55,18 @@ class _Common(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    logit_bias: dict[int, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    best_of: int | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -83,6 +76,9 @@ class ChatRequest(_Common, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | Choice | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class CompletionRequest(_Common, kw_only=True):
@@ -115,8 +111,22 @@ class Ask:
     seed: int
     logprobs: int
     """-1: none; 0: the chosen token's; n: also of the n best."""
+    logit_bias: dict[int, float]
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    min_tokens: int
+    form: Form | Calling | None
+    """What the answer has to look like."""
     adapters: tuple[Wanted, ...] = ()
     """Served together in place of the model; none: the model itself."""
+    grammar: str = ""
+    """Of `form`, once it's compiled."""
+
+    @property
+    def calling(self) -> Calling | None:
+        """The tools that answers may call."""
+        return self.form if isinstance(self.form, Calling) else None
 
     def sampling(self, choice: int, max_tokens: int, end_ids: Sequence[int]) -> Sampling:
         """How the `choice`-th answer to a prompt samples: the same whatever else is in the request."""
@@ -130,15 +140,21 @@ class Ask:
             seed=(self.seed + choice) % _SEED_SPACE,
             stop_token_ids=tuple(dict.fromkeys((*ends, *self.stop_token_ids))),
             logprobs=self.logprobs,
+            logit_bias=self.logit_bias,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            min_tokens=self.min_tokens,
+            grammar=self.grammar,
         )
 
 
-def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[dict[str, str]]]:
+def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[dict[str, Any]]]:
     """Checks a chat request; gives the conversation in the form that templates know."""
     if not request.messages:
         raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
     check_length("messages", len(request.messages))
-    messages = [_plain(message, index) for index, message in enumerate(request.messages)]
+    messages = plain_messages(request.messages)
     logprobs = -1
     if request.logprobs:
         logprobs = request.top_logprobs or 0
@@ -156,7 +172,9 @@ def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> t
                 param="max_completion_tokens",
             )
         max_tokens = request.max_completion_tokens
-    return _ask(request, max_tokens, logprobs, vocab_size, end_ids), messages
+    ask = _ask(request, max_tokens, logprobs, vocab_size, end_ids)
+    calling = calling_of(request, form_of(request))
+    return (ask if calling is None else replace(ask, form=calling)), messages
 
 
 def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[Prompt]]:
@@ -172,13 +190,24 @@ def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequenc
 def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: int, end_ids: Sequence[int]) -> Ask:
     if not request.model:
         raise InvalidRequest("model: the name of a model, got an empty one", code="field_length", param="model")
-    for name in ("temperature", "top_p", "top_k", "min_p", "seed", "n", "max_tokens"):
+    for name in _NUMBERS:
         value = getattr(request, name)
         if value is not None:
             check_range(name, value)
     if logprobs > vocab_size:
         raise InvalidRequest(
             f"logprobs: at most {vocab_size} (the vocabulary), got {logprobs}", code="field_range", param="logprobs"
+        )
+    n, min_tokens = 1 if request.n is None else request.n, request.min_tokens or 0
+    if request.best_of not in (None, n):
+        raise InvalidRequest(
+            f"best_of: only n, {n}, is supported, got {shown(request.best_of)}",
+            code="unsupported_field",
+            param="best_of",
+        )
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens: at most max_tokens, {max_tokens}, got {min_tokens}", code="field_conflict", param="min_tokens"
         )
     options = request.stream_options
     if options is not None and not request.stream:
@@ -197,7 +226,7 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         model=request.model,
         stream=bool(request.stream),
         include_usage=bool(options and options.include_usage),
-        n=1 if request.n is None else request.n,
+        n=n,
         max_tokens=max_tokens,
         stops=_stops(request.stop),
         stop_token_ids=tuple(stop_ids),
@@ -208,12 +237,26 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         min_p=request.min_p or 0.0,
         seed=secrets.randbits(63) if request.seed is None else request.seed % _SEED_SPACE,
         logprobs=logprobs,
+        logit_bias=_bias(request.logit_bias or {}, vocab_size),
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        min_tokens=min_tokens,
+        form=form_of(request),
         adapters=_adapters(request.adapters),
     )
 
 
 def _adapters(given: list[WeightedAdapter] | None) -> tuple[Wanted, ...]:
     return () if given is None else check_wanted([(adapter.name, adapter.weight) for adapter in given])
+
+
+def _bias(given: dict[int, float], vocab_size: int) -> dict[int, float]:
+    check_length("logit_bias", len(given))
+    _check_ids("logit_bias", list(given), vocab_size)
+    for token, bias in given.items():
+        check_range("logit_bias[]", bias, param=f"logit_bias[{token}]")
+    return given
 
 
 def _check_stop_ids(ids: Sequence[int], end_ids: Sequence[int]) -> None:
@@ -274,52 +317,3 @@ def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
             code="token_id",
             param=name.partition("[")[0],
         )
-
-
-def _plain(message: Message, index: int) -> dict[str, str]:
-    """A message as templates know it: a role and a text."""
-    where = f"messages[{index}]"
-    if message.role not in ROLES:
-        raise InvalidRequest(
-            f"{where}.role: one of {', '.join(ROLES)}, got {message.role[:100]!r}", code="field_value", param="messages"
-        )
-    absent: Mapping[str, Any] = {
-        "refusal": message.refusal,
-        "audio": message.audio,
-        "function_call": message.function_call,
-        "tool_calls": message.tool_calls or None,
-        "tool_call_id": message.tool_call_id,
-    }
-    for name, value in absent.items():
-        if value is not None:
-            raise InvalidRequest(f"{where}.{name}: not supported yet", code="unsupported_field", param="messages")
-    if message.content is None:
-        raise InvalidRequest(f"{where}.content: a string or text parts, got null", code="field_type", param="messages")
-    plain = {"role": ROLES[message.role], "content": _text(message.content, where)}
-    if message.name is not None:
-        plain["name"] = message.name
-    return plain
-
-
-def _text(content: str | list[TextPart], where: str) -> str:
-    if isinstance(content, str):
-        return content
-    texts = []
-    for index, part in enumerate(content):
-        if part.type != "text":
-            raise InvalidRequest(
-                f"{where}.content[{index}].type: only 'text' is supported, got {part.type[:100]!r}",
-                code="unsupported_field",
-                param="messages",
-            )
-        for name in ("image_url", "input_audio", "file", "refusal"):
-            if getattr(part, name) is not None:
-                raise InvalidRequest(
-                    f"{where}.content[{index}].{name}: not in a part of type 'text'",
-                    code="unsupported_field",
-                    param="messages",
-                )
-        if part.text is None:
-            raise InvalidRequest(f"{where}.content[{index}].text: required", code="missing_field", param="messages")
-        texts.append(part.text)
-    return "\n".join(texts)

@@ -16,6 +16,7 @@ from lorad.named_file import expanded, is_file, is_folder, read_json, read_small
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.template import ChatTemplate
 from lorad.text.tokenizer import Tokenizer
+from lorad.text.tools import without_tools
 
 TOKENIZER_BYTES_MAX = 256 << 20
 JSON_BYTES_MAX = 64 << 20
@@ -35,19 +36,23 @@ class TextModel:
         """Ids of a plain text, as the model was trained to see one."""
         return self.tokenizer.encode(text)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
         """Ids of a conversation, open for the assistant's answer. The template itself writes special tokens."""
-        return self.tokenizer.encode(self.render(messages), add_special_tokens=False)
+        return self.tokenizer.encode(self.render(messages, tools), add_special_tokens=False)
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """A conversation as text."""
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+        """A conversation as text. Tools are written by the template if it knows them, else told by the system."""
         if self.template is None:
             raise InvalidRequest(
                 "messages: this model has no chat template; give one with --chat-template, or use /v1/completions",
                 code="no_chat_template",
                 param="messages",
             )
-        return self.template.render(messages)
+        if self.template.tools:
+            return self.template.render(messages, tools=tools or None)
+        return self.template.render(without_tools(messages, tools))
 
 
 def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextModel:

@@ -27,8 +27,8 @@ class StopMatcher:
         self.stopped = False
         """A stop string was found and nothing can come before it any more."""
 
-    def push(self, text: str) -> str:
-        """The characters that are decided by now."""
+    def push(self, text: str, *, counts: bool = True) -> str:
+        """The characters that are decided by now. What ends in a text that doesn't count is no match."""
         if self.stopped:
             return ""
         if not self._patterns:
@@ -38,7 +38,7 @@ class StopMatcher:
         undecided = self._sent + len(self._held)
         for pattern in self._patterns:
             match, begun = pattern.feed(text, start)
-            if match is not None and (self._end is None or match < self._end):
+            if counts and match is not None and (self._end is None or match < self._end):
                 self._end = match
             undecided = min(undecided, begun)
         if self._end is not None and self._end <= undecided:

@@ -12,9 +12,11 @@ from lorad.text.tokenizer import Tokenizer
 class TextStream:
     """Decodes one sequence and cuts it at its stop strings."""
 
-    __slots__ = ("_detokenizer", "_matcher", "characters")
+    __slots__ = ("_detokenizer", "_matcher", "_tokens_left", "characters")
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, min_tokens: int = 0) -> None:
+        """`min_tokens`: a stop string that these complete doesn't count."""
+        self._tokens_left = min_tokens
         self._detokenizer = Detokenizer(tokenizer)
         self._matcher = StopMatcher(stops) if stops else None
         self.characters = 0
@@ -29,11 +31,14 @@ class TextStream:
         """The text that may go out now that this token has come."""
         text = self._detokenizer.push(token_id)
         self.characters += len(text)
-        return text if self._matcher is None else self._matcher.push(text)
+        if self._matcher is None:
+            return text
+        self._tokens_left -= 1
+        return self._matcher.push(text, counts=self._tokens_left < 0)
 
     def flush(self) -> str:
         """The rest, when no token follows."""
         text = self._detokenizer.flush()
         if self._matcher is None:
             return text
-        return self._matcher.push(text) + self._matcher.flush()
+        return self._matcher.push(text, counts=self._tokens_left < 0) + self._matcher.flush()

@@ -13,11 +13,13 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
 from lorad.errors import InvalidRequest, ModelRejected
+from lorad.text.tools import BEGIN
 
 TEXT_LENGTH_MAX = 64 << 20
 """Characters of a rendered conversation. A request's body is far shorter; only a runaway template gets here."""
@@ -28,20 +30,31 @@ class ChatTemplate:
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
         self._names = {"bos_token": bos_token, "eos_token": eos_token}
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            names = jinja2.meta.find_undeclared_variables(environment.parse(source))
         except (jinja2.TemplateError, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
             # Jinja writes Python: what that compiler finds too deep or can't read isn't a TemplateError.
             raise ModelRejected(f"the chat template doesn't compile: {error}", code="chat_template") from None
+        self.tools = "tools" in names and BEGIN in source
+        """It writes tools, calls and results in the form of `lorad.text.tools`."""
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
         """The conversation as text, open for the assistant's answer. A template's refusal is the request's fault."""
         parts: list[str] = []
         length = 0
         try:
             for part in self._template.generate(
                 messages=list(messages),
-                tools=None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._names,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lorad import _core
 from lorad.models.config import ModelConfig
+from lorad.worker.edits import StepEdits
 from lorad.worker.lines import SamplingLines
 from lorad.worker.plan import Ints, Plan
 
@@ -172,10 +173,19 @@ class Ops:
             window,
         )
 
-    def sample(self, logits: F32, lines: SamplingLines, line: Ints, position: Ints, best: int) -> Drawn:
+    def sample(
+        self,
+        logits: F32,
+        lines: SamplingLines,
+        line: Ints,
+        position: Ints,
+        best: int,
+        edits: StepEdits | None = None,
+    ) -> Drawn:
         """Draws a token for each row of `logits` [samples, vocab] by the parameters of its line.
 
-        `position` is that of the row's last token; `best` is how many best tokens to list, -1 for no log-probabilities.
+        `position` is that of the row's last token; `best` is how many best tokens to list, -1 for no log-probabilities;
+        `edits`: None if no row has any.
         """
         rows = len(line)
         width = max(best, 0)
@@ -197,5 +207,6 @@ class Ops:
             position + 1,
             drawn.best_tokens if width else None,
             drawn.best_logprobs if width else None,
+            None if edits is None else (edits.offset, edits.token, edits.change, edits.mask_row, edits.mask),
         )
         return drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,9 @@ from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.products import matrix_kinds
 from lorad.models.weights import Weights
+from lorad.worker.edits import LogitEdits, StepEdits
 from lorad.worker.lines import SamplingLines
+from lorad.worker.masks import Masks, Matcher, StepMasks
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
@@ -28,6 +30,8 @@ SLOTS_MAX = 4096
 """Adapters in pages at once; a slot's row in the device table is small, the pages are the real limit."""
 
 PAGE_INS_MAX = 4
+
+Kept = TypeVar("Kept")
 
 
 class Samples(NamedTuple):
@@ -58,7 +62,7 @@ class Worker:
         on_page_in: Callable[[], None] = lambda: None,
     ) -> None:
         model = weights.config
-        start_computing(config.threads)
+        threads = start_computing(config.threads)
         self.dtype = kv_element(config.dtype)
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
         self.pages = config.kv_cache_memory_bytes // self.geometry.page_bytes
@@ -100,6 +104,10 @@ class Worker:
         self.page_ins = PageIns(self.arena, on_page_in)
         self.lines = SamplingLines(self.rows_max)
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
+        self._edits: dict[int, LogitEdits] = {}
+        """By request, of those that change their logits."""
+        self._matchers: dict[int, Matcher] = {}
+        """By request, of those whose answers follow a grammar."""
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
@@ -121,6 +129,7 @@ class Worker:
             positions_max=self.sequence_tokens_max,
             dequantize=config.dequantize,
         )
+        self._masks = Masks(self.rows_max, model.vocab, threads)
         self._config = config
 
     def core_config(self) -> dict[str, Any]:
@@ -168,6 +177,23 @@ class Worker:
                 self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
         return finished
 
+    # requests
+
+    def expect(
+        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
+    ) -> None:
+        """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
+        if LogitEdits.wanted(sampling):
+            self._edits[request] = LogitEdits(sampling, prompt, self.model.config.vocab)
+        if matcher is not None:
+            self._matchers[request] = matcher
+
+    def forget(self, request: int) -> str:
+        """The request has ended. Gives what its grammar failed at, or ""."""
+        self._edits.pop(request, None)
+        matcher = self._matchers.pop(request, None)
+        return "" if matcher is None else matcher.error
+
     # a step
 
     def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
@@ -191,11 +217,42 @@ class Worker:
     def run(self, plan: Plan) -> Samples:
         """Computes the rows of a plan and samples those that are due."""
         step = StepArrays.of(plan)
-        logits = self.model.forward(step)
         lines = step.sample_line
+        edits, matchers = self._of(lines, self._edits), self._of(lines, self._matchers)
+        masks = self._masks.begin(matchers)
+        try:
+            logits = self.model.forward(step)
+        finally:
+            # Whatever went wrong: the next step's masks are written to the same memory.
+            if masks is not None:
+                masks.words()
         best = self.lines.best_wanted(lines)
-        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best)
+        changes = self._changes(edits, masks)
+        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best, changes)
+        if changes is not None:
+            for edit, matcher, token in zip(edits, matchers, drawn.tokens.tolist(), strict=True):
+                if token != _core.SAMPLE_FAILED:
+                    if edit is not None:
+                        edit.took(token)
+                    if matcher is not None:
+                        matcher.took(token)
         return Samples(drawn.tokens, self._logprobs(lines, drawn) if best >= 0 else {})
+
+    def _of(self, lines: Ints, kept: dict[int, Kept]) -> list[Kept | None]:
+        """What is kept of each row's request."""
+        if not kept:
+            return [None] * len(lines)
+        return [kept.get(request) for request in self._line_request[lines].tolist()]
+
+    @staticmethod
+    def _changes(edits: list[LogitEdits | None], masks: StepMasks | None) -> StepEdits | None:
+        """What the rows change of their logits. None: no row changes any."""
+        if masks is not None:
+            for row, edit in enumerate(edits):
+                # A grammar that has come to its end is the end, however few tokens there are.
+                if edit is not None and edit.ends and masks.row[row] >= 0 and masks.only(row, edit.ends):
+                    edit.let_end()
+        return StepEdits(edits, masks) if masks is not None or any(edits) else None
 
     def _logprobs(self, lines: Ints, drawn: Drawn) -> dict[int, TokenLogprobs]:
         found = {}
@@ -209,7 +266,8 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """Ends the copying thread and the touching one."""
+        """Ends the threads that copy, touch and compute masks."""
+        self._masks.close()
         self.page_ins.close()
         self._touch.close()
 

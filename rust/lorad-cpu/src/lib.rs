@@ -14,6 +14,7 @@ pub mod aligned;
 pub mod attention;
 pub mod cpu;
 pub mod dense;
+pub mod edits;
 pub mod embed;
 pub mod error;
 pub mod fetch;

@@ -1,6 +1,6 @@
 //! Choosing the next token of each row.
 //!
-//! Temperature scales first; then a token must have at least min_p times the best one's probability, be among the top_k
+//! What the row's request edits of its logits comes first (`edits`), then temperature scales; then a token must have at least min_p times the best one's probability, be among the top_k
 //! best, and among the fewest best ones that hold top_p of what these filters left. Ties in logit go to the lower id.
 //! The draw walks the kept tokens by ascending id with one uniform number from Philox-4x32-10 (Salmon et al., 2011),
 //! keyed by the request's seed and counted by position: it depends on the request alone. The vocabulary is never
@@ -11,13 +11,14 @@ use std::cell::RefCell;
 use std::cmp::Ordering;
 
 use crate::cpu::{Cpu, Level};
+use crate::edits::Edits;
 use crate::error::{length, require};
 use crate::shared::Parts;
 use crate::OpError;
 
 /// Best tokens that can be asked for beside the chosen one.
 pub const BEST_MAX: usize = 20;
-/// What is chosen where a row holds a NaN or +infinity, or nothing but -infinity.
+/// What is chosen where a row holds a NaN or +infinity, or nothing but -infinity, before or after its edits.
 pub const FAILED: i32 = -1;
 /// A top_k up to this keeps a list; a larger one selects among all.
 const LIST_MAX: usize = 1024;
@@ -48,7 +49,7 @@ pub struct Parameters<'a> {
 pub struct Chosen<'a> {
     /// `[rows]`; [`FAILED`] where a row can't be sampled.
     pub tokens: &'a mut [i32],
-    /// `[rows]` of the unscaled log-softmax, NaN where failed; or empty.
+    /// `[rows]` of the log-softmax before edits and scaling, NaN where failed; or empty.
     pub logprobs: &'a mut [f32],
     /// `[rows, best]` or empty.
     pub best_tokens: &'a mut [i32],
@@ -72,6 +73,7 @@ fn better_first(a: &Candidate, b: &Candidate) -> Ordering {
 struct Scratch {
     weights: Vec<f32>,
     list: Vec<Candidate>,
+    edited: Vec<f32>,
 }
 
 thread_local! {
@@ -84,6 +86,7 @@ pub fn sample(
     logits: &[f32],
     vocab: usize,
     parameters: Parameters<'_>,
+    edits: Edits<'_>,
     chosen: Chosen<'_>,
 ) -> Result<(), OpError> {
     let rows = chosen.tokens.len();
@@ -99,6 +102,7 @@ pub fn sample(
     ] {
         length(what, rows, got)?;
     }
+    edits.check(rows, vocab)?;
     let with_logprobs = !chosen.logprobs.is_empty();
     if with_logprobs {
         length("logprobs", rows, chosen.logprobs.len())?;
@@ -122,15 +126,26 @@ pub fn sample(
         // SAFETY: as above.
         let logprob = unsafe { logprobs.part(row * usize::from(with_logprobs), usize::from(with_logprobs)) };
         let row_logits = &logits[row * vocab..][..vocab];
-        let Some(max) = max_finite(cpu.level, row_logits) else {
-            *token = FAILED;
-            logprob.fill(f32::NAN);
-            best_tokens.fill(FAILED);
-            best_logprobs.fill(f32::NAN);
-            return;
-        };
         SCRATCH.with_borrow_mut(|scratch| {
-            let id = choose(cpu.level, row_logits, max, &parameters, row, scratch);
+            let max = max_finite(cpu.level, row_logits);
+            let id = max.and_then(|max| {
+                if !edits.touch(row) {
+                    return Some(choose(cpu.level, row_logits, max, &parameters, row, scratch));
+                }
+                let mut edited = std::mem::take(&mut scratch.edited);
+                edits.apply(row, row_logits, &mut edited);
+                let id = max_finite(cpu.level, &edited)
+                    .map(|max| choose(cpu.level, &edited, max, &parameters, row, scratch));
+                scratch.edited = edited;
+                id
+            });
+            let (Some(max), Some(id)) = (max, id) else {
+                *token = FAILED;
+                logprob.fill(f32::NAN);
+                best_tokens.fill(FAILED);
+                best_logprobs.fill(f32::NAN);
+                return;
+            };
             *token = id as i32;
             if !with_logprobs && best == 0 {
                 return;
@@ -202,7 +217,7 @@ fn choose(
     let (top_p, min_p) = (parameters.top_p[row], parameters.min_p[row]);
     let top_k = usize::try_from(parameters.top_k[row]).unwrap_or(0);
     let uniform = uniform(parameters.seed[row], parameters.counter[row]);
-    let Scratch { weights, list } = scratch;
+    let Scratch { weights, list, .. } = scratch;
     if top_k > 0 && top_k < logits.len() && top_k <= LIST_MAX {
         top(logits, top_k, list);
         weights.clear();

@@ -9,6 +9,7 @@ use lorad_blocks::layout::Element;
 use lorad_cpu::activation::{gate_mul, Gate};
 use lorad_cpu::attention::{paged_attention, Rows, ALL_KEYS};
 use lorad_cpu::dense::DenseMatrix;
+use lorad_cpu::edits::Edits;
 use lorad_cpu::kv::{KvGeometry, PageTable};
 use lorad_cpu::quant::pack::Kind;
 use lorad_cpu::quant::{Along, QuantMatrix};
@@ -191,6 +192,13 @@ fn sampling_twins() {
         let top_k: Vec<i32> = (0..rows).map(|_| seeded.pick(&[0, 1, 5, 50, 1500])).collect();
         let seeds: Vec<u64> = (0..rows).map(|_| seeded.next()).collect();
         let counter: Vec<u32> = (0..rows as u32).collect();
+        // From the fourth row on each has a token edited, and every other one a mask of the even tokens.
+        let offset: Vec<i32> = (0..=rows as i32).map(|row| (row - 3).max(0)).collect();
+        let token: Vec<i32> = (3..rows).map(|_| seeded.below(vocab) as i32).collect();
+        let change = [1.5, 1.3, 0.25].repeat(token.len());
+        let mask_row: Vec<i32> =
+            (0..rows as i32).map(|row| if row > 3 && row % 2 == 0 { 0 } else { -1 }).collect();
+        let mask = vec![0x5555_5555; vocab.div_ceil(32)];
         let (wanted, found) = twins(|cpu| {
             let (mut tokens, mut logprobs) = (vec![-9; rows], vec![0.0; rows]);
             let (mut best_tokens, mut best_logprobs) = (vec![-9; rows * 2], vec![0.0; rows * 2]);
@@ -202,19 +210,22 @@ fn sampling_twins() {
                 seed: &seeds,
                 counter: &counter,
             };
+            let edits =
+                Edits { offset: &offset, token: &token, change: &change, mask_row: &mask_row, mask: &mask };
             let chosen = Chosen {
                 tokens: &mut tokens,
                 logprobs: &mut logprobs,
                 best_tokens: &mut best_tokens,
                 best_logprobs: &mut best_logprobs,
             };
-            sample(cpu, &logits, vocab, parameters, chosen).unwrap();
+            sample(cpu, &logits, vocab, parameters, edits, chosen).unwrap();
             (tokens, best_tokens, best_logprobs)
         });
         for (_, best) in found {
             assert_eq!(best.1, wanted.1);
             close(&best.2, &wanted.2, 1e-5, "best log-probabilities");
             assert!(best.0[1] == -1 && best.0[2] == vocab as i32 - 1);
+            assert!((4..rows).step_by(2).all(|row| best.0[row] % 2 == 0));
             // Rounding may move a draw that falls on a border.
             same += best.0.iter().zip(&wanted.0).filter(|(a, b)| a == b).count();
             all += rows;
@@ -240,4 +251,29 @@ fn refusals_name_the_fault() {
     assert!(geometry.check(&arena, 0).is_err());
     assert!(PageTable::new(&[0; 5], 2).is_err());
     assert!(AdapterTable::new(0, 64, 1, 1).is_err());
+    let change = [0.0, 1.0, 0.0];
+    for (offset, token, taken) in [
+        ([0, 1].as_slice(), 5, true),
+        (&[0, 1], 8, false),
+        (&[0, 1], -1, false),
+        (&[1, 1], 5, false),
+        (&[0, 2], 5, false),
+        (&[1, 0], 5, false),
+        (&[0, 0], 5, false),
+        (&[0], 5, false),
+    ] {
+        let edits = Edits { offset, token: &[token], change: &change, ..Edits::default() };
+        assert_eq!(edits.check(1, 8).is_ok(), taken, "{offset:?} {token}");
+    }
+    for (row, mask, taken) in [
+        (-1, [].as_slice(), true),
+        (0, &[-1, 1], true),
+        (1, &[-1, 1], false),
+        (-2, &[-1, 1], false),
+        (0, &[], false),
+        (0, &[1], false),
+    ] {
+        let edits = Edits { mask_row: &[row], mask, ..Edits::default() };
+        assert_eq!(edits.check(1, 33).is_ok(), taken, "{row} {mask:?}");
+    }
 }

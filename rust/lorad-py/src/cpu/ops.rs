@@ -2,6 +2,7 @@
 
 use lorad_cpu::activation::{gate_mul as run_gate, Gate};
 use lorad_cpu::attention::{paged_attention as run_attention, Rows, ALL_KEYS};
+use lorad_cpu::edits::Edits;
 use lorad_cpu::kv::{KvGeometry, PageTable};
 use lorad_cpu::rope::{rope_write as run_rope, Angles, HeadNorms};
 use lorad_cpu::sample::{sample as run_sample, Chosen, Parameters, BEST_MAX};
@@ -232,9 +233,45 @@ fn counters(object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     view.as_slice().iter().map(|counter| u32::try_from(*counter).map_err(|_| negative())).collect()
 }
 
+/// (offset, token, change, mask_row, mask), as `Edits` has them
+type EditArrays<'py> =
+    (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Views of the arrays of edits.
+struct EditViews {
+    offset: View<i32>,
+    token: View<i32>,
+    change: View<f32>,
+    mask_row: View<i32>,
+    mask: View<i32>,
+}
+
+impl EditViews {
+    fn new((offset, token, change, mask_row, mask): &EditArrays<'_>) -> PyResult<Self> {
+        Ok(Self {
+            offset: View::new(offset, "edit offset")?,
+            token: View::new(token, "edit token")?,
+            change: View::new(change, "edit change")?,
+            mask_row: View::new(mask_row, "mask row")?,
+            mask: View::new(mask, "mask")?,
+        })
+    }
+
+    fn edits(&self) -> Edits<'_> {
+        Edits {
+            offset: self.offset.as_slice(),
+            token: self.token.as_slice(),
+            change: self.change.as_slice(),
+            mask_row: self.mask_row.as_slice(),
+            mask: self.mask.as_slice(),
+        }
+    }
+}
+
 #[pyfunction]
 #[pyo3(signature = (
-    tokens, logprobs, logits, temperature, top_k, top_p, min_p, seed, counter, best_tokens=None, best_logprobs=None
+    tokens, logprobs, logits, temperature, top_k, top_p, min_p, seed, counter, best_tokens=None, best_logprobs=None,
+    edits=None
 ))]
 fn sample(
     py: Python<'_>,
@@ -249,6 +286,7 @@ fn sample(
     counter: &Bound<'_, PyAny>,
     best_tokens: Option<&Bound<'_, PyAny>>,
     best_logprobs: Option<&Bound<'_, PyAny>>,
+    edits: Option<EditArrays<'_>>,
 ) -> PyResult<()> {
     let floats = |object: Option<&Bound<'_, PyAny>>, name| {
         object.map(|object| ViewMut::<f32>::new(object, name)).transpose()
@@ -282,6 +320,8 @@ fn sample(
         best_tokens: best_tokens.as_mut().map_or(&mut [], ViewMut::as_mut_slice),
         best_logprobs: best_logprobs.as_mut().map_or(&mut [], ViewMut::as_mut_slice),
     };
+    let views = edits.as_ref().map(EditViews::new).transpose()?;
+    let edits = views.as_ref().map(EditViews::edits).unwrap_or_default();
     let logits = logits.as_slice();
-    call(py, logits.len() * 8, |cpu| run_sample(cpu, logits, vocab, parameters, chosen))
+    call(py, logits.len() * 8, |cpu| run_sample(cpu, logits, vocab, parameters, edits, chosen))
 }

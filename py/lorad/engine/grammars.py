@@ -1,0 +1,64 @@
+"""Grammars compiled for the base's vocabulary; the last ones are kept, as most requests bring one of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lorad.errors import InvalidRequest
+from lorad.text.tokenizer import Tokenizer
+from lorad.worker.masks import Matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+KEPT_MAX = 32
+
+
+class Grammars:
+    """Matchers for grammars, by their texts. Safe on any thread."""
+
+    def __init__(self, tokenizer: Callable[[], Tokenizer], vocab: int) -> None:
+        """`tokenizer`: asked for at the first grammar; `vocab`: tokens that the base's logits have."""
+        self._tokenizer = tokenizer
+        self._vocab = vocab
+        self._lock = threading.Lock()
+        self._vocabulary: LLTokenizer | None = None
+        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
+
+    def matcher(self, grammar: str) -> Matcher:
+        """A matcher at the beginning of an answer. Refuses a grammar that can't be compiled, or not within the limits.
+
+        The first grammar takes the time to put the vocabulary in order, a new one to compile: neither holds the
+        interpreter.
+        """
+        with self._lock:
+            found = self._kept.pop(grammar, None) or self._compile(grammar)
+            self._kept[grammar] = found
+            if len(self._kept) > KEPT_MAX:
+                self._kept.popitem(last=False)
+            return Matcher(found.deep_copy())
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        from llguidance import LLMatcher, LLTokenizer
+
+        if self._vocabulary is None:
+            tokenizer = self._tokenizer()
+            if not tokenizer.end_ids:
+                raise InvalidRequest(
+                    "grammar: this model has no end token, so an answer could not end with its grammar",
+                    code="grammar_end",
+                    param="grammar",
+                )
+            # Ids beyond the tokenizer's are never allowed.
+            ends = list(tokenizer.end_ids)
+            self._vocabulary = LLTokenizer(tokenizer.core.to_str(), n_vocab=self._vocab, eos_token=ends)
+        made = LLMatcher(self._vocabulary, grammar, log_level=0)
+        # The first mask is the slowest: it isn't left to a step, and a grammar that can't give one is refused.
+        if not made.is_error():
+            made.compute_bitmask()
+        if made.is_error():
+            raise InvalidRequest(f"grammar: {made.get_error()[:300]}", code="grammar", param="grammar")
+        return made
