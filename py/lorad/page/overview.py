@@ -91,6 +91,8 @@ class Overview:
         now = asyncio.get_running_loop().time()
         if self._look is None or (self._look.done() and now - self._looked_at > LOOK_SECONDS):
             self._look, self._looked_at = asyncio.create_task(self._from.handle.stats()), now
+            # A failure is for those who wait; it may be that all of them have left.
+            self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
         try:
             async with asyncio.timeout(STATS_SECONDS):
                 # Others wait for the same answer: who leaves must not end it.
@@ -251,7 +253,7 @@ def _tier(record: Record, told: AdapterStats | None) -> str:
 
 def _waits(waits: Waits) -> dict[str, Any]:
     return {
-        "count": waits.count,
+        "count": waits.seen,
         "p50_s": None if waits.p50_s is None else round(waits.p50_s, 5),
         "p95_s": None if waits.p95_s is None else round(waits.p95_s, 5),
     }

@@ -18,7 +18,8 @@ BUCKET = 1.05
 class Waits(NamedTuple):
     """Times to the first token, in seconds; None: there was none."""
 
-    count: int
+    seen: int
+    """How many there were."""
     p50_s: float | None
     p95_s: float | None
 

@@ -11,6 +11,7 @@ export class Actions {
   constructor(onChanged) {
     this.onChanged = onChanged;
     this.states = null;
+    this.begun = new Set();
     get("load").addEventListener("submit", (event) => {
       event.preventDefault();
       this.load();
@@ -65,20 +66,24 @@ export class Actions {
     notice(get("action-notice"), "");
     announce(what);
     try {
-      await call();
+      const answer = await call();
+      if (answer.object === "operation") this.begun.add(answer.id);
     } catch (error) {
       notice(get("action-notice"), `${what}: ${error.message}`);
     }
     this.onChanged();
   }
 
-  /** The operations that run and the last that ended, newest first; the end of one is said aloud. */
+  /** The operations that run and the last that ended, newest first. The end of one is said aloud, and why one failed that was begun here. */
   show(operations) {
     const states = new Map(operations.map((operation) => [operation.id, operation.state]));
     for (const operation of operations) {
       const before = this.states?.get(operation.id);
       const isNews = this.states !== null && before !== operation.state && operation.state !== "running";
       if (isNews) announce(describe(operation));
+      if (operation.state !== "running" && this.begun.delete(operation.id) && operation.state === "failed") {
+        notice(get("action-notice"), describe(operation));
+      }
     }
     this.states = states;
     keyed(get("operations"), [...operations].reverse(), {

@@ -35,9 +35,14 @@ function show(overview) {
   named = now;
 }
 
+function setLive(isLive) {
+  get("live").hidden = !isLive;
+  for (const link of document.querySelectorAll("[data-live]")) link.hidden = !isLive;
+}
+
 /** The operator's key is right: it's out of the way from now on. */
 function opened() {
-  get("live").hidden = false;
+  setLive(true);
   const box = get("keys-box");
   if (box.contains(document.activeElement)) box.firstElementChild.focus();
   box.open = false;
@@ -55,7 +60,8 @@ function connection(state, text) {
   notice(get("live-notice"), texts[state] ?? "");
   // Figures that were fetched with another key go with it.
   if (state === "off" || state === "refused") {
-    get("live").hidden = true;
+    setLive(false);
+    get("tenants-link").hidden = true;
     get("keys-box").open = true;
   }
 }
