@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from playwright.async_api import ConsoleMessage, Page, async_playwright
@@ -53,6 +54,10 @@ class Watch:
         self.said = before + rest
 
 
+WATCHES: WeakKeyDictionary[Page, Watch] = WeakKeyDictionary()
+"""Of each page that is open."""
+
+
 @contextlib.asynccontextmanager
 async def browsing(url: str, **options: Any) -> AsyncIterator[Page]:
     """The page at `url` in a browser of its own; nothing may be complained of. `options`: of the context."""
@@ -64,8 +69,7 @@ async def browsing(url: str, **options: Any) -> AsyncIterator[Page]:
             context.set_default_timeout(SECONDS * 1000)
             await context.add_init_script(WATCH)
             page = await context.new_page()
-            watch = Watch(page)
-            page.watch = watch  # type: ignore[attr-defined]
+            watch = WATCHES[page] = Watch(page)
             await page.goto(url)
             yield page
             assert watch.said == []

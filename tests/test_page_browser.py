@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page
-from playwright.async_api import expect as playwright_expect
+from playwright.async_api import Page, expect
 
-from browser import SECONDS, VIOLATION, browsing
+from browser import SECONDS, VIOLATION, WATCHES, browsing
 from controlling import KEY, Control, controlling
 from lorad.engine.messages import AdapterStats
 from lorad.tenants.file import TenantFile
 from lorad.tenants.tenant import Tenant
 from scripted_engine import adapter_info, empty_stats
+from serving import serving
 
-playwright_expect.set_options(timeout=SECONDS * 1000)
-expect = playwright_expect
+expect.set_options(timeout=SECONDS * 1000)
 
 EVIL = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script>"
 ROWS = "#adapters tbody tr"
@@ -73,7 +72,7 @@ async def test_without_a_key_it_says_what_is_missing_and_the_playground_works(tm
 
 async def test_a_wrong_key_is_refused_in_words_and_not_tried_again(tmp_path: Path) -> None:
     async with controlling(tmp_path, api_key="sk-right") as control, browsing("about:blank") as page:
-        watch = page.watch  # type: ignore[attr-defined]
+        watch = WATCHES[page]
         with watch.expecting("401"):
             await page.goto(control.client.address + "/ui")
             await expect(page.locator("#models-notice")).to_contain_text("the API key is wanted")
@@ -100,10 +99,8 @@ async def test_a_wrong_key_is_refused_in_words_and_not_tried_again(tmp_path: Pat
 
 
 async def test_where_control_is_off_it_says_how_to_turn_it_on(tmp_path: Path) -> None:
-    from serving import serving
-
     async with serving() as client, browsing(client.address + "/ui") as page:
-        watch = page.watch  # type: ignore[attr-defined]
+        watch = WATCHES[page]
         with watch.expecting("403"):
             await give(page, "anything")
             await expect(page.locator("#live-notice")).to_contain_text("--control-key turns them on")
@@ -117,7 +114,7 @@ async def test_a_key_that_no_header_can_hold_is_told(tmp_path: Path) -> None:
 async def test_a_server_that_is_gone_is_told_and_found_again(tmp_path: Path) -> None:
     async with controlling(tmp_path) as control, page_of(control) as page:
         await expect(page.locator("#connection")).to_have_text("live")
-        watch = page.watch  # type: ignore[attr-defined]
+        watch = WATCHES[page]
         with watch.expecting("ERR_INTERNET_DISCONNECTED"):
             await page.context.set_offline(True)
             await expect(page.locator("#live-notice")).to_have_text(
@@ -144,7 +141,7 @@ async def test_names_with_markup_stay_text_everywhere(tmp_path: Path) -> None:
         control.engine.stats_now = empty_stats(adapters=stats)
         control.engine.script = lambda request: list(EVIL.encode())
         async with browsing("about:blank") as page:
-            watch = page.watch  # type: ignore[attr-defined]
+            watch = WATCHES[page]
             dialogs: list[str] = []
             page.on("dialog", lambda dialog: dialogs.append(dialog.message))
             with watch.expecting("401"):
@@ -168,7 +165,7 @@ async def test_names_with_markup_stay_text_everywhere(tmp_path: Path) -> None:
 async def test_the_policy_is_in_force_and_violations_would_be_seen(tmp_path: Path) -> None:
     async with controlling(tmp_path) as control, page_of(control) as page:
         await expect(page.locator("#connection")).to_have_text("live")
-        watch = page.watch  # type: ignore[attr-defined]
+        watch = WATCHES[page]
         with watch.expecting(VIOLATION, "Content Security Policy", "TrustedHTML"):
             refused = (
                 "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken'; } catch (e) { return e.name; } }"
@@ -225,7 +222,7 @@ async def test_a_pin_that_has_no_room_says_why(tmp_path: Path) -> None:
         async with page_of(control) as page:
             await page.get_by_role("button", name="Pin a").click()
             await expect(page.get_by_role("button", name="Unpin a")).to_be_visible()
-            watch = page.watch  # type: ignore[attr-defined]
+            watch = WATCHES[page]
             with watch.expecting("429"):
                 await page.get_by_role("button", name="Pin b", exact=True).click()
                 await expect(page.locator("#action-notice")).to_contain_text("pinning b: at most 1 pins")

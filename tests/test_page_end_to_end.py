@@ -66,7 +66,7 @@ async def test_figures_change_under_traffic(server: Serving) -> None:
         await expect(row(page, "devil").locator(".tier")).to_have_text("hot")
         await expect(page.locator("#pool-owners")).to_contain_text("devil")
         await expect(page.locator("#pool-map path.sequences")).to_have_attribute("d", re.compile("^M"))
-        await expect(tile(page, "Tokens per second")).not_to_have_text("0")
+        await expect(tile(page, "Tokens/s")).not_to_have_text("0")
         assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 3
         await expect(tile(page, "Running")).to_have_text("0")
         await expect(tile(page, "TTFT p95")).to_contain_text("s")

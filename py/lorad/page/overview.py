@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from lorad.server.failures import json_response
 from lorad.server.gate import Gate
 from lorad.server.in_flight import InFlight
 from lorad.server.recent import Recent, Waits
+from lorad.server.registry import Registry
 from lorad.tenants.file import Used
 from lorad.tenants.serving import Tenancy
 
@@ -161,40 +163,23 @@ class Overview:
 
     def _adapters(self, stats: Stats, records: list[Record], query: Query) -> dict[str, Any]:
         registry = self._from.manager.registry
-        found = [(record, _known(record, stats.adapters)) for record in records]
-        tiers = Counter(_tier(record, told) for record, told in found)
-        matching = [
-            one
-            for one in found
-            if query.filter in one[0].name.casefold() and (not query.tier or query.tier == _tier(*one))
-        ]
-
-        def key(one: tuple[Record, AdapterStats | None]) -> tuple[float, str]:
-            record, told = one
-            match query.sort:
-                case "last_used":
-                    value = registry.last_used(record.name) or 0.0
-                case "in_flight":
-                    value = float(0 if told is None else told.running + told.waiting)
-                case "bytes":
-                    value = float(0 if record.info is None else record.info.bytes)
-                case "rank":
-                    value = float(0 if record.info is None else record.info.rank)
-                case _:
-                    value = 0.0
-            return -value, record.name
-
-        matching.sort(key=key)
-        shown = matching[query.offset : query.offset + query.limit]
+        listed = [_listed(record, stats.adapters) for record in records]
+        tiers = Counter(one.tier for one in listed)
+        matching = [one for one in listed if not query.tier or one.tier == query.tier]
+        if query.filter:
+            matching = [one for one in matching if query.filter in one.record.name.casefold()]
+        matching.sort(key=lambda one: one.record.name)
+        if (figure := _figure(query.sort, registry)) is not None:
+            matching.sort(key=figure, reverse=True)  # those with equal figures stay in the names' order
         return {
             "total": len(records),
             "matching": len(matching),
             "offset": query.offset,
             "tiers": dict(tiers),
             "data": [
-                record.card(told, registry.last_used(record.name))
-                | {"tier": _tier(record, told), "pages_held": 0 if told is None else told.pages}
-                for record, told in shown
+                record.card(stats, registry.last_used(record.name))
+                | {"tier": tier, "pages_held": 0 if stats is None else stats.pages}
+                for record, stats, tier in matching[query.offset : query.offset + query.limit]
             ],
         }
 
@@ -240,15 +225,33 @@ class Overview:
         }
 
 
-def _known(record: Record, stats: dict[str, AdapterStats]) -> AdapterStats | None:
-    return None if record.info is None else stats.get(record.info.generation)
+class _Listed(NamedTuple):
+    """An adapter, what the engine says of it, and where its weights are; of a name without any: loading or failed."""
+
+    record: Record
+    stats: AdapterStats | None
+    tier: str
 
 
-def _tier(record: Record, told: AdapterStats | None) -> str:
-    """Where its weights are; of a name that has none yet: loading or failed."""
+def _listed(record: Record, stats: dict[str, AdapterStats]) -> _Listed:
     if record.info is None:
-        return record.state
-    return "cold" if told is None else told.state
+        return _Listed(record, None, record.state)
+    told = stats.get(record.info.generation)
+    return _Listed(record, told, "cold" if told is None else told.state)
+
+
+def _figure(sort: str, registry: Registry) -> Callable[[_Listed], float] | None:
+    """What an order goes by, largest first; None: the name."""
+    match sort:
+        case "last_used":
+            return lambda one: registry.last_used(one.record.name) or 0.0
+        case "in_flight":
+            return lambda one: 0 if one.stats is None else one.stats.running + one.stats.waiting
+        case "bytes":
+            return lambda one: 0 if one.record.info is None else one.record.info.bytes
+        case "rank":
+            return lambda one: 0 if one.record.info is None else one.record.info.rank
+    return None
 
 
 def _waits(waits: Waits) -> dict[str, Any]:

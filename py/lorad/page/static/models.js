@@ -63,8 +63,8 @@ export class Models {
     const matches = this.matches();
     const full = this.chosen.length >= CHOSEN_MAX;
     const shown = full ? [] : matches.slice(0, MATCHES_MAX);
-    const more = matches.length > shown.length && !full ? `, the first ${shown.length} are shown` : "";
-    const text = full ? `${CHOSEN_MAX} at most can be asked at once` : `${count(matches.length)} match${matches.length === 1 ? "es" : ""}${more}`;
+    const more = matches.length > shown.length ? `; the first ${shown.length} are shown` : "";
+    const text = full ? `${CHOSEN_MAX} are asked, which is the most` : `${count(matches.length)} to choose from${more}`;
     setText(get("model-count"), text);
     chips(get("model-matches"), shown, "Add", "+", (name) => this.choose(name));
     chips(get("model-chosen"), this.chosen, "Remove", "×", (name) => this.drop(name));

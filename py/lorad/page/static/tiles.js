@@ -15,9 +15,9 @@ export class Tiles {
     const { engine, recent, at } = overview;
     const tokens = recent.tokens.slice(-MEAN_SECONDS);
     const waits = recent.first_tokens;
-    this.set("Tokens per second", figure(tokens.reduce((sum, one) => sum + one, 0) / MEAN_SECONDS), `mean of ${MEAN_SECONDS} s`);
-    this.set("TTFT p50", seconds(waits.p50_s), `of ${count(waits.count)} in a minute`);
-    this.set("TTFT p95", seconds(waits.p95_s), "to the first token");
+    this.set("Tokens/s", figure(tokens.reduce((sum, one) => sum + one, 0) / MEAN_SECONDS), `mean of ${MEAN_SECONDS} s`);
+    this.set("TTFT p50", seconds(waits.p50_s), `${count(waits.count)} in a minute`);
+    this.set("TTFT p95", seconds(waits.p95_s), "last minute");
     this.set("Running", count(engine.running), "sequences");
     this.set("Waiting", count(engine.waiting), `${count(engine.in_flight)} in flight`);
     this.set("Steps", count(engine.steps), this.rate(engine.steps, at));
@@ -29,7 +29,7 @@ export class Tiles {
     const last = this.last;
     if (last === null || at - last.at >= 0.5) this.last = { steps, at };
     if (last !== null && at > last.at && steps >= last.steps) this.perSecond = (steps - last.steps) / (at - last.at);
-    return this.perSecond === undefined ? "since the start" : `${figure(this.perSecond)} per second`;
+    return this.perSecond === undefined ? "since the start" : `${figure(this.perSecond)}/s`;
   }
 
   set(name, value, note) {
