@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lorad.engine.messages import AdapterStats
 from lorad.errors import EngineFailure, InvalidRequest, NotFound, Overloaded, Unavailable
+from lorad.page.files import FILES
 from lorad.server import app as app_module
 from scripted_engine import adapter_info, empty_stats
 from serving import Client, chunks_of, serving
@@ -230,7 +231,7 @@ async def test_a_slow_reader_holds_nothing_in_the_engine_and_is_cut_in_the_end(m
         writer.close()
 
 
-async def test_only_health_is_open() -> None:
+async def test_only_health_and_the_pages_files_are_open() -> None:
     async with serving(api_key="sk-right") as client:
         routes = [(route.method, route.resource.canonical) for route in _routes(client)]
         assert len(routes) >= 9
@@ -240,6 +241,11 @@ async def test_only_health_is_open() -> None:
             ("POST", "/health"),
             ("GET", "/health/"),
             ("GET", "//health"),
+            ("POST", "/ui"),
+            ("GET", "/ui/"),
+            ("GET", "/ui/nothing"),
+            ("GET", "//ui"),
+            ("GET", "/ui/../v1/models"),
         ]:
             for given in (
                 None,
@@ -253,7 +259,7 @@ async def test_only_health_is_open() -> None:
                 headers = {"Authorization": given} if given else {}
                 url = client.address + path.replace("{name}", "devil")
                 async with client.session.request(method, url, headers=headers) as response:
-                    if path == "/health" and method in ("GET", "HEAD"):
+                    if path in ("/health", *FILES) and method in ("GET", "HEAD"):
                         assert response.status == 200 and "devil" not in await response.text()
                     else:
                         assert response.status == 401, (method, path, given)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SEEN = """
 import json, pathlib, lorad, lorad._core, lorad.kernels
 from lorad.demo.tenant import tenants
+from lorad.page.files import FILES
 root = pathlib.Path(lorad.__file__).parent
 print(json.dumps({
     "root": str(root),
@@ -23,6 +24,7 @@ print(json.dumps({
     "version": lorad.__version__,
     "kernels": sorted(str(p.relative_to(root)) for p in (root / "kernels").rglob("*.py")),
     "tenants": [t.name for t in tenants()],
+    "page": sorted(FILES),
     "typed": (root / "py.typed").exists(),
 }))
 """
@@ -59,4 +61,6 @@ def test_an_installed_wheel_imports_everything(wheel: Path, tmp_path: Path) -> N
     in_tree = sorted(f"kernels/{p.relative_to(ROOT / 'kernels')}" for p in (ROOT / "kernels").rglob("*.py"))
     assert seen["kernels"] == in_tree
     assert len(seen["tenants"]) >= 5
+    static = ROOT / "py" / "lorad" / "page" / "static"
+    assert len(seen["page"]) == len(list(static.iterdir())) > 10
     assert seen["typed"]

@@ -86,6 +86,11 @@ class ControlRoutes:
         self._manager = manager
         self._handle = handle
 
+    @property
+    def manager(self) -> AdapterManager:
+        """What they act on."""
+        return self._manager
+
     def add_to(self, app: web.Application) -> None:
         """Registers all routes."""
         router, name = app.router, "{name:.+}"

@@ -83,6 +83,7 @@ async def _demo(
         if await stop.unless_asked(show_burst(console, address, models, prompt, titles, key)) and not once:
             curl = curl_line(address, models[0], prompt, key)
             console.print(curl, soft_wrap=True, markup=False, highlight=False)
+            console.print(f"\nIn a browser: {address}/ui", soft_wrap=True, markup=False, highlight=False)
             console.print(f"\nServing on {address}; Ctrl-C stops.", style="bold")
             await stop.asked.wait()
     finally:

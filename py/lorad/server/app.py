@@ -24,6 +24,8 @@ from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
 from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
+from lorad.page.files import add_page
+from lorad.page.overview import Overview, Sources
 from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
 from lorad.server.combinations import Combinations
@@ -345,8 +347,11 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     )
     if control is not None:
         control.add_to(app)
+        sources = Sources(front.handle, control.manager, front.gate, front.in_flight, front.metrics.recent, tenancy)
+        Overview(sources).add_to(app)
     if tenancy is not None:
         TenantRoutes(tenancy).add_to(app)
+    add_page(app)
     app.router.add_get("/health", front.health)
     app.router.add_get("/version", front.version)
     app.router.add_get("/metrics", front.prometheus)

@@ -12,16 +12,20 @@ from aiohttp import web
 
 from lorad.control.routes import PREFIXES as CONTROL_PREFIXES
 from lorad.errors import Forbidden, Unauthorized
+from lorad.page.files import FILES
+from lorad.page.overview import PREFIX as OVERVIEW_PREFIX
 from lorad.server.failures import Handler
 from lorad.tenants.directory import Directory
 from lorad.tenants.routes import PREFIXES as TENANT_PREFIXES
 from lorad.tenants.tenant import EVERYBODY, Tenant
 
-OPEN_ROUTES = frozenset({("GET", "/health"), ("HEAD", "/health")})
-"""Answered without a key. They tell no names, prompts or paths."""
+OPEN_ROUTES = frozenset((method, path) for path in ("/health", *FILES) for method in ("GET", "HEAD"))
+"""Answered without a key: the page's files and whether tokens can be made. They tell no names, prompts or paths."""
 
 TENANT = web.RequestKey("tenant", Tenant)
 """Whose request it is; on each request that has passed."""
+
+_FOR_OPERATORS = (*CONTROL_PREFIXES, *TENANT_PREFIXES, OVERVIEW_PREFIX)
 
 _TELLS_OF_ALL = "/metrics"
 """Where there are tenants, it's for operators."""
@@ -70,7 +74,7 @@ def key_check(api_key: str, control_key: str = "", directory: Directory | None =
 def is_control(request: web.Request) -> bool:
     """Whether the path, as the router reads it, is that of a control endpoint."""
     path = request.rel_url.path
-    return any(path == prefix or path.startswith(prefix + "/") for prefix in (*CONTROL_PREFIXES, *TENANT_PREFIXES))
+    return any(path == prefix or path.startswith(prefix + "/") for prefix in _FOR_OPERATORS)
 
 
 def _sent(request: web.Request, which: str) -> bytes:

@@ -110,7 +110,7 @@ class Generation:
         self._tokenizer = tokenizer
         self._metrics = metrics
         self.began = began
-        self._tenant = tenant
+        self.tenant = tenant
         self._loop = asyncio.get_running_loop()
         self._by_id: dict[int, Choice] = {}
         self._pieces: list[Piece] = []
@@ -130,7 +130,7 @@ class Generation:
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
                 self._handle.submit(
-                    Generate(choice.request_id, prompt, sampling, target.generation, self._tenant, after=first), self
+                    Generate(choice.request_id, prompt, sampling, target.generation, self.tenant, after=first), self
                 )
                 first = first or choice.request_id
                 self._by_id[choice.request_id] = choice
@@ -149,6 +149,12 @@ class Generation:
             self._error = error
             self.close()
             self.flush()
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How many of its sequences wait for their first token, and how many have it and aren't complete."""
+        waiting = sum(choice.last_at is None for choice in self._by_id.values())
+        return waiting, len(self._by_id) - waiting
 
     @property
     def usage(self) -> Usage:
@@ -196,9 +202,9 @@ class Generation:
             return
         now = self._loop.time()
         if choice.last_at is None:
-            self._metrics.first_token(self.target.name, now - self.began)
+            self._metrics.first_token(self.target.name, now - self.began, now, self.tenant)
         else:
-            self._metrics.next_token(now - choice.last_at)
+            self._metrics.next_token(now - choice.last_at, now)
         choice.last_at = now
         choice.tokens += 1
         entry = None

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from lorad.engine.messages import Stats
 from lorad.server.gate import Gate
+from lorad.server.recent import Recent
 from lorad.server.registry import Registry
 
 FIRST_TOKEN_BUCKETS = (
@@ -38,6 +39,7 @@ class Metrics:
         self._stats: Stats | None = None
         self._in_flight: dict[str, list[int]] = {}
         """By name: sequences without a token yet, and with one."""
+        self.recent = Recent()
         self.registry = CollectorRegistry(auto_describe=False)
         model = {"model_name": registry.base_name}
         labels = tuple(model)
@@ -84,16 +86,19 @@ class Metrics:
         """A sequence was handed to the engine."""
         self._in_flight.setdefault(name, [0, 0])[0] += 1
 
-    def first_token(self, name: str, seconds: float) -> None:
-        """A sequence has its first token."""
+    def first_token(self, name: str, seconds: float, now: float, tenant: int = 0) -> None:
+        """A sequence has its first token, `seconds` after its request came; `now` on the loop's clock."""
         counts = self._in_flight[name]
         counts[0] -= 1
         counts[1] += 1
         self._first_token.observe(seconds)
+        self.recent.token(now)
+        self.recent.first_token(now, seconds, tenant)
 
-    def next_token(self, seconds: float) -> None:
+    def next_token(self, seconds: float, now: float) -> None:
         """A sequence has one more token."""
         self._next_token.observe(seconds)
+        self.recent.token(now)
 
     def ended(self, name: str, started: bool, reason: str, prompt_tokens: int, made_tokens: int) -> None:
         """A sequence has ended, one way or another."""
