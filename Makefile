@@ -40,15 +40,15 @@ check: $(VENV)/.built $(VENV)/.dev ## formatting, lints, types, licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc -p lorad-sched -p lorad-blocks --no-deps --locked
-	$(BIN)/ruff format --check py kernels tests benches examples
-	$(BIN)/ruff check py kernels tests benches examples
+	$(BIN)/ruff format --check py kernels tests benches examples deploy
+	$(BIN)/ruff check py kernels tests benches examples deploy
 	$(BIN)/mypy
 	$(BIN)/python tests/tools/licences.py
 
 format: $(VENV)/.dev ## format all code
 	cargo fmt --all
-	$(BIN)/ruff check --fix -q py kernels tests benches examples
-	$(BIN)/ruff format py kernels tests benches examples
+	$(BIN)/ruff check --fix -q py kernels tests benches examples deploy
+	$(BIN)/ruff format py kernels tests benches examples deploy
 
 bench: $(VENV)/.built $(VENV)/.dev ## operators against torch's
 	$(BIN)/python benches/kernels/run.py $(ARGS)

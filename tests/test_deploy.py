@@ -20,6 +20,7 @@ from deployed import DEPLOY, FILES, ROOT, TEMPLATES, YAML
 from loopback import serving
 from lorad import cli
 from lorad.config import EngineConfig, ServerConfig, from_arguments
+from lorad.errors import InvalidRequest
 from lorad.server.auth import OPEN_ROUTES
 from lorad.server.run import CUT_SECONDS
 from test_documents import VARIABLE
@@ -162,6 +163,18 @@ def test_objects_name_each_other() -> None:
     assert len(chosen) == 1, "each replica is scraped once"
     credentials = monitor["endpoints"][0]["authorization"]["credentials"]
     assert credentials["key"] in found["Secret", credentials["name"]]["stringData"]
+
+
+def test_services_arent_taken_for_options() -> None:
+    # A pod is told of a service `lorad` by LORAD_PORT=tcp://…, unless it says that it doesn't want to be.
+    assert (
+        deployed.objects("kubernetes")["StatefulSet", "lorad"]["spec"]["template"]["spec"]["enableServiceLinks"]
+        is False
+    )
+    assert "enableServiceLinks: false" in (TEMPLATES / "statefulset.yaml").read_text()
+    parsed = cli._parser().parse_args(["serve", "smollm2"])
+    with pytest.raises(InvalidRequest, match="LORAD_PORT"):
+        from_arguments(ServerConfig, parsed, {"LORAD_PORT": "tcp://10.0.0.1:8000"})
 
 
 def test_examples_choose_the_pods() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import codes
 import documents
 import pytest
 
+from lorad import cli
 from lorad.config import EngineConfig, ServerConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -86,3 +88,20 @@ def _anchors(text: str) -> set[str]:
     """Headings as GitHub makes anchors of them."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _flags(parser: argparse.ArgumentParser) -> set[str]:
+    """All flags of a parser and of its commands."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found.update(action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            found.update(*map(_flags, action.choices.values()))
+    return found
+
+
+@pytest.mark.parametrize("name", ["quick-start", "tuning", "security", "errors", "control", "scheduling", "http-api"])
+def test_every_flag_in_a_page_is_there(name: str) -> None:
+    text = (ROOT / f"docs/{name}.md").read_text()
+    others = {"--write"}  # of benches/costs/run.py
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b", text)) <= _flags(cli._parser()) | others
