@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity adapters-doc lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -40,15 +40,15 @@ check: $(VENV)/.built $(VENV)/.dev ## formatting, lints, types, licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc -p lorad-sched -p lorad-blocks --no-deps --locked
-	$(BIN)/ruff format --check py kernels tests benches examples
-	$(BIN)/ruff check py kernels tests benches examples
+	$(BIN)/ruff format --check py kernels tests benches examples deploy
+	$(BIN)/ruff check py kernels tests benches examples deploy
 	$(BIN)/mypy
 	$(BIN)/python tests/tools/licences.py
 
 format: $(VENV)/.dev ## format all code
 	cargo fmt --all
-	$(BIN)/ruff check --fix -q py kernels tests benches examples
-	$(BIN)/ruff format py kernels tests benches examples
+	$(BIN)/ruff check --fix -q py kernels tests benches examples deploy
+	$(BIN)/ruff format py kernels tests benches examples deploy
 
 bench: $(VENV)/.built $(VENV)/.dev ## operators against torch's
 	$(BIN)/python benches/kernels/run.py $(ARGS)
@@ -91,8 +91,9 @@ tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and writ
 perplexity: $(VENV)/.built $(VENV)/.dev ## the base as it's served beside its weights in f32, on the tenants' held-out sets (10 minutes)
 	$(BIN)/python examples/tenants/quantised.py $(ARGS)
 
-adapters-doc: $(VENV)/.built ## write the tables of docs/adapters.md from py/lorad/adapters/features.py
+docs: $(VENV)/.built ## write what is generated in docs/: adapters.md, options.md, errors.md
 	$(BIN)/python -m lorad.adapters.document docs/adapters.md
+	$(BIN)/python tests/tools/documents.py
 
 wheel: toolchain $(VENV)/.pip ## the abi3 wheel and the source archive, into dist/
 	$(BIN)/maturin build --release --locked --sdist --out dist

@@ -319,7 +319,7 @@ def test_every_row_has_a_case() -> None:
 
 def test_the_document_is_up_to_date() -> None:
     text = DOCUMENT.read_text()
-    assert text == renewed(text), "run `make adapters-doc`"
+    assert text == renewed(text), "run `make docs`"
     assert text.count("| refused: ") == len(REFUSED) and text.count("| applied |") == len(APPLIED)
 
 

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,30 @@ def test_the_wheel_is_one_for_all_pythons_and_holds_its_licence(wheel: Path) -> 
     names = zipfile.ZipFile(wheel).namelist()
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith((".rs", ".log"))]
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_what_is_said_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        (folder,) = {name.partition("/")[0] for name in names} - {"lorad"}
+        metadata = message_from_bytes(file.read(f"{folder}/METADATA"))
+        entry_points = file.read(f"{folder}/entry_points.txt").decode()
+    assert folder.endswith(".dist-info") and "lorad=lorad.cli:main" in entry_points.replace(" ", "")
+    assert {"lorad/_core.abi3.so", "lorad/_core.pyi"} <= set(names)
+    tenants = ROOT / "py/lorad/demo/tenants"
+    files = {f"lorad/demo/tenants/{path.relative_to(tenants)}" for path in tenants.rglob("*") if path.is_file()}
+    assert files <= set(names), "licences of the tenants' texts are among them"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = metadata.get_all("Requires-Dist", [])
+    plain = {_requirement(line) for line in wanted if "extra ==" not in line}
+    assert plain == {_requirement(line) for line in project["dependencies"]}
+    assert set(metadata.get_all("Provides-Extra", [])) == set(project["optional-dependencies"])
+    assert metadata["License-Expression"] == "Apache-2.0" and metadata["Requires-Python"] == project["requires-python"]
+
+
+def _requirement(line: str) -> str:
+    return line.partition(";")[0].strip().replace("_", "-")
 
 
 @pytest.mark.slow

@@ -19,6 +19,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 INTERNAL = EngineFailure("internal error", code="internal_error")
 """All that a client learns of a fault of ours; the log has the rest."""
 
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_entity_too_large", 417: "expectation_failed"}
+"""Codes of what aiohttp refuses before a handler is asked. Its own words for a status differ between Pythons."""
+HTTP_CODE = "http_error"
+"""Of any other status."""
+
 _KEPT_HEADERS = ("Allow",)
 
 
@@ -73,7 +78,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _from_http(request: web.Request, error: web.HTTPException) -> web.Response:
-    code = error.reason.lower().replace(" ", "_")
+    code = HTTP_CODES.get(error.status, HTTP_CODE)
     messages = {
         404: f"no such route: {request.method} {request.path[:200]}",
         405: f"{request.method} isn't allowed on {request.path[:200]}",

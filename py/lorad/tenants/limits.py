@@ -79,14 +79,14 @@ class TenantLimits:
                 code="tenant_adapters_full",
             )
         now = self._now()
-        for name, bucket, limit in (
-            ("requests_per_minute", standing.requests, limits.requests_per_minute),
-            ("tokens_per_minute", standing.tokens, limits.tokens_per_minute),
+        for unit, code, bucket, limit in (
+            ("requests", "tenant_requests_per_minute", standing.requests, limits.requests_per_minute),
+            ("tokens", "tenant_tokens_per_minute", standing.tokens, limits.tokens_per_minute),
         ):
             if (wait := bucket.wait(limit, now)) > 0:
                 raise Overloaded(
-                    f"tenant {tenant.name!r} has used its {limit} {name.replace('_', ' ')}; room in {wait:.1f} s",
-                    code=f"tenant_{name}",
+                    f"tenant {tenant.name!r} has used its {limit} {unit} per minute; room in {wait:.1f} s",
+                    code=code,
                     retry_after_s=math.ceil(wait),
                 )
         standing.requests.take(1)
