@@ -39,6 +39,7 @@ from lorad.lazy import torch
 from lorad.models.fields import shown
 from lorad.models.open import open_model
 from lorad.models.values import values
+from lorad.observe.memory import resident_bytes
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
@@ -94,6 +95,8 @@ class Engine:
         self._names: dict[str, messages.AdapterInfo] = {}
         self._generations = Generations()
         self._gone: list[int] = []
+        self._paged_in: dict[int, tuple[int, int]] = {}
+        """When an adapter's last page-in was asked for and when it had ended, µs of `now`."""
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -322,6 +325,7 @@ class Engine:
 
     def _take_page_ins(self) -> None:
         for done in self.worker.finished_page_ins():
+            self._paged_in[done.adapter] = int(done.asked * 1e6), self.now()
             if done.error is None:
                 self.core.page_in_done(self.now(), done.adapter)
             else:
@@ -338,6 +342,7 @@ class Engine:
             elif kind == "adapter_gone":
                 self.worker.drop_adapter(subject)
                 self._generations.forget(subject)
+                self._paged_in.pop(subject, None)
                 self._gone.append(subject)
         made = messages.Step(tokens, finished)
         if self._handles:
@@ -355,13 +360,25 @@ class Engine:
                 if tokens[index].id == request:
                     del tokens[index]
                     break
-        if reason in ("stop", "length", "aborted"):
-            told = self.core.explain(request)
-            cached = told["cached_tokens"] if told else 0
-            return messages.Finished(request, "abort" if reason == "aborted" else reason, cached_tokens=cached)
+        error = None
+        if reason not in ("stop", "length", "aborted"):
+            error = messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
+        told = self.core.explain(request)
         return messages.Finished(
-            request, "error", messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
+            request,
+            "error" if error is not None else "abort" if reason == "aborted" else reason,
+            error,
+            cached_tokens=told["cached_tokens"] if told else 0,
+            waits=self._waits(told) if told else None,
         )
+
+    def _waits(self, told: dict[str, Any]) -> messages.Waits:
+        """What `explain` tells of a request's waits; loading is what the page-in and the wait have in common."""
+        arrived: int = told["arrived"]
+        ran: int = next(at for at in (told["admitted"], told["finished"], arrived) if at is not None)
+        asked, ended = self._paged_in.get(told["adapter"], (0, 0))
+        loading = max(min(ran, ended) - max(arrived, asked), 0)
+        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -422,6 +439,10 @@ class Engine:
                 for adapter, values in sorted(found["adapters"].items())
                 if (generation := self._generations.of(adapter)) is not None
             },
+            tenants={number: messages.TenantStats(*values) for number, values in found["tenants"].items()},
+            page_ins_failed=found["page_ins_failed"],
+            page_in_counts=tuple(self.worker.page_ins.counts),
+            resident_bytes=resident_bytes(),
         )
 
     def explain(self, request: int) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ class Registry:
         self._adapters: dict[str, Entry] = {}
         self._aliases: dict[str, str] = {}
         self._used: dict[str, float] = {}
-        self._on_withdrawn: list[Callable[[str], None]] = []
+        self._on_changed: list[Callable[[str, str], None]] = []
 
     @property
     def base_name(self) -> str:
@@ -62,6 +62,10 @@ class Registry:
     def adapters(self) -> dict[str, AdapterInfo]:
         """The adapters that can be asked, by name."""
         return {name: entry.info for name, entry in self._adapters.items()}
+
+    def is_adapter(self, name: str) -> bool:
+        """Whether it's an adapter's own name."""
+        return name in self._adapters
 
     def resolve(self, name: str) -> Target:
         """What `name` means now; of an alias, what it stands for, by its own name."""
@@ -86,6 +90,8 @@ class Registry:
         self.check_name(info.name)
         before = self._adapters.get(info.name)
         self._adapters[info.name] = Entry(info, int(self._now()))
+        if before is None or before.info.generation != info.generation:
+            self._tell(info.name, "added" if before is None else "replaced")
         return before.info if before else None
 
     def withdraw(self, name: str) -> AdapterInfo:
@@ -94,8 +100,7 @@ class Registry:
         self._used.pop(name, None)
         if entry is None:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
-        for listener in self._on_withdrawn:
-            listener(name)
+        self._tell(name, "removed")
         return entry.info
 
     def use(self, name: str) -> None:
@@ -129,9 +134,9 @@ class Registry:
         if self._aliases.pop(alias, None) is None:
             raise NotFound(f"The alias {alias[:NAME_LENGTH_MAX]!r} does not exist", code="alias_not_found")
 
-    def on_withdrawn(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener(name)` whenever an adapter's name is taken away."""
-        self._on_withdrawn.append(listener)
+    def on_changed(self, listener: Callable[[str, str], None]) -> None:
+        """Calls `listener(name, change)` when an adapter's name means something else: added, replaced, removed."""
+        self._on_changed.append(listener)
 
     def may_use(self, tenant: Tenant, name: str) -> bool:
         """Whether a tenant may ask this name; of an alias, what it stands for too, as answers tell that."""
@@ -151,6 +156,10 @@ class Registry:
         """One model in OpenAI's form."""
         entry = self._adapters.get(self.resolve(name).name)
         return self._base_card(name) if entry is None else self._adapter_card(name, entry)
+
+    def _tell(self, name: str, change: str) -> None:
+        for listener in self._on_changed:
+            listener(name, change)
 
     def _tokens_max(self, info: AdapterInfo) -> int:
         """A sequence and its adapter are in the pool together."""

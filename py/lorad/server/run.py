@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import logging
 import os
 import signal
 import socket
@@ -27,6 +26,8 @@ from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
 from lorad.errors import InvalidRequest, ModelRejected, Unavailable
 from lorad.named_file import expanded
+from lorad.observe.logs import configure
+from lorad.observe.tracing import make_tracing
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
 from lorad.store.state import state_path
@@ -61,20 +62,23 @@ class Server:
                 "api_key: with --tenants keys are made by `lorad keys add`", code="option_conflict", param="api_key"
             )
         self._loads = bool(server_config.control_key or server_config.adapter_registry or server_config.tenants)
+        self._tracing = make_tracing(server_config.otlp_endpoint, os.environ)
         self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=self._loads)
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
         self.tenancy: Tenancy | None = None
         self.address = ""
-        self._runner: web.AppRunner | None = None
-        self._socket: socket.socket | None = None
+        self._runners: list[web.AppRunner] = []
+        self._sockets: list[socket.socket] = []
 
     async def start(self) -> str:
         """Loads everything, listens, and gives the address. A failure leaves nothing running."""
         modules = parse_lora_modules(self._config.lora_modules)
         try:
             # Before the model is loaded: a port that is taken shouldn't cost that time.
-            self._socket = _bind(self._config.host, self._config.port)
+            self._sockets.append(_bind(self._config.host, self._config.port))
+            if self._config.metrics_port:
+                self._sockets.append(_bind(self._config.metrics_host, self._config.metrics_port))
             async with asyncio.TaskGroup() as tasks:
                 text_task = tasks.create_task(
                     asyncio.to_thread(load_text_model, self._engine_config.model, self._config.chat_template)
@@ -89,7 +93,13 @@ class Server:
             registry = Registry([self._config.served_model_name or self._name], model)
             config = self._engine_config
             self.front = Front(
-                self.engine, text, registry, self._config, in_flight_max=config.max_num_seqs + config.max_waiting
+                self.engine,
+                text,
+                registry,
+                self._config,
+                in_flight_max=config.max_num_seqs + config.max_waiting,
+                step_adapters_max=config.max_loras or config.max_num_seqs,
+                tracing=self._tracing,
             )
             if self._config.tenants:
                 self.tenancy = Tenancy(state_path(self._config.state_file), self.engine)
@@ -138,22 +148,22 @@ class Server:
             self._on_adapter(info)
 
     async def _listen(self, front: Front) -> None:
-        assert self._socket is not None
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
-        app = make_app(front, control, self.tenancy)
-        runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-        )
-        self._runner = runner
-        await runner.setup()
-        await web.SockSite(runner, self._socket, backlog=1024).start()
-        host, port = self._socket.getsockname()[:2]
+        apps = make_app(front, control, self.tenancy), front.scrapes.application()
+        for bound, app in zip(self._sockets, apps, strict=False):  # the second one if there's a listener for it
+            runner = web.AppRunner(
+                app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            )
+            self._runners.append(runner)
+            await runner.setup()
+            await web.SockSite(runner, bound, backlog=1024).start()
+        host, port = self._sockets[0].getsockname()[:2]
         self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def _abandon(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        for runner in self._runners:
+            await runner.cleanup()
+        self._runners = []
         if self.front is not None:
             self.front.close()
         if self.manager is not None:
@@ -161,8 +171,8 @@ class Server:
         if self.tenancy is not None:
             await self.tenancy.stop()
         await self.engine.stop()
-        if self._socket is not None:
-            self._socket.close()
+        for bound in self._sockets:
+            bound.close()
 
 
 def serve(
@@ -175,7 +185,7 @@ def serve(
     """Serves until a stop signal; gives the exit code. What prevents the start is raised as a `LoradError`."""
     import uvloop
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    configure(engine_config.log_format, engine_config.log_level, access=server_config.log_requests)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(engine_config, server_config, engine, say or _say))
