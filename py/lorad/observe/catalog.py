@@ -74,7 +74,7 @@ CACHE_CONFIG = Metric(
 LORA_REQUESTS = Metric(
     "vllm:lora_requests_info",
     "gauge",
-    "Unix time of the scrape; the labels: names of adapters that run and that wait, joined by commas, and how many may be "
+    "Unix time of the scrape; labels: names of adapters that run and that wait, joined by commas, and how many may be "
     "in one step. For routers that read vLLM's; all others want `lorad:adapter_requests_running`.",
     ("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
 )

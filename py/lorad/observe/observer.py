@@ -11,7 +11,7 @@ from aiohttp import web
 
 from lorad.observe import logs
 from lorad.observe.metrics import Metrics, Used
-from lorad.observe.record import RECORD, REQUEST_ID, Record, request_id
+from lorad.observe.record import CLIENT_LEFT, RECORD, REQUEST_ID, Record, request_id
 from lorad.observe.tracing import HEADERS, Tracing
 from lorad.server.failures import Handler
 
@@ -64,7 +64,8 @@ class Observer:
             logs.fault(log, "a request couldn't be told of", error)
 
     def _tell(self, record: Record) -> None:
-        self.metrics.answered(record.route, record.status, record.code)
+        refused = "" if record.status == CLIENT_LEFT else record.code
+        self.metrics.answered(record.route, record.status, refused)
         if record.tenant and record.generation is not None:
             usage = record.generation.usage
             self.metrics.used(Used(record.tenant, usage.prompt, usage.cached, usage.completion))

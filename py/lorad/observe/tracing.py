@@ -43,9 +43,9 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + "/v1/traces" if endpoint else None)
+        resource = Resource({"service.version": __version__}).merge(Resource.create())
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
-        resource = Resource({"service.name": "lorad", "service.version": __version__}).merge(Resource.create())
-        if resource.attributes.get("service.name") == "unknown_service":
+        if str(resource.attributes["service.name"]).startswith("unknown_service"):
             resource = resource.merge(Resource({"service.name": "lorad"}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
