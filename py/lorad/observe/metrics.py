@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -70,6 +70,8 @@ class Metrics:
         """Names of all tenants by number, where there are any."""
         self._in_flight: dict[str, list[int]] = {}
         """By name: sequences without a token yet, and with one."""
+        # A series of the start time beside each counter: twice as many, and Prometheus' text form has no use for them.
+        disable_created_metrics()
         self.registry = CollectorRegistry(auto_describe=False)
         self._labels = labels = registry.base_name, "0"
 
