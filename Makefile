@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity adapters-doc lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity adapters-doc metrics-doc lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -93,6 +93,9 @@ perplexity: $(VENV)/.built $(VENV)/.dev ## the base as it's served beside its we
 
 adapters-doc: $(VENV)/.built ## write the tables of docs/adapters.md from py/lorad/adapters/features.py
 	$(BIN)/python -m lorad.adapters.document docs/adapters.md
+
+metrics-doc: $(VENV)/.built ## write the tables of docs/metrics.md from py/lorad/observe/catalog.py
+	$(BIN)/python -m lorad.observe.document docs/metrics.md
 
 wheel: toolchain $(VENV)/.pip ## the abi3 wheel and the source archive, into dist/
 	$(BIN)/maturin build --release --locked --sdist --out dist

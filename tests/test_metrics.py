@@ -1,4 +1,4 @@
-"""Metrics: what is counted, by which names, and that labels stay bounded however many adapters and tenants there are."""
+"""Metrics: what is counted, by which names, and that labels stay bounded however many adapters there are."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Metrics:
         self._in_flight: dict[str, list[int]] = {}
         """By name: sequences without a token yet, and with one."""
         # A series of the start time beside each counter: twice as many, and Prometheus' text form has no use for them.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         self._labels = labels = registry.base_name, "0"
 
