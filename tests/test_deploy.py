@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from lorad.config import EngineConfig, ServerConfig
+from lorad.errors import InvalidRequest
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
 from lorad.observe.catalog import SECTIONS, Metric
@@ -71,7 +72,8 @@ async def _scraped(folder: Path) -> dict[str, str]:
         async with aiohttp.ClientSession() as session:
             async with session.get(address + "/metrics") as response:
                 assert response.status == 401, "the listener opens nothing elsewhere"
-            async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+            assert server.metrics_address == f"http://127.0.0.1:{port}"
+            async with session.get(server.metrics_address + "/metrics") as response:
                 assert response.status == 200
                 own = await response.text()
             async with session.get(address + "/metrics", headers={"Authorization": f"Bearer {operator}"}) as response:
@@ -93,6 +95,12 @@ def exported(scraped: dict[str, str]) -> dict[str, set[str]]:
         for sample in family.samples:
             found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+def test_the_listener_wants_a_port_of_its_own() -> None:
+    with pytest.raises(InvalidRequest, match="metrics_port: a port of its own, got 8000, which is --port") as refused:
+        Server(EngineConfig(model="/no/such/model"), ServerConfig(metrics_port=8000))
+    assert (refused.value.code, refused.value.param) == ("option_conflict", "metrics_port")
 
 
 def test_the_listener_tells_what_the_route_tells(scraped: dict[str, str]) -> None:

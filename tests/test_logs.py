@@ -23,7 +23,7 @@ from lorad.observe import logs
 from lorad.observe.record import REQUEST_ID, request_id
 from lorad.tenants.file import TenantFile
 from lorad.tenants.tenant import Tenant
-from scripted_engine import ProcessScript
+from scripted_engine import ProcessScript, adapter_info
 from serving import TEXT, Client, serving
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -160,6 +160,31 @@ def test_a_json_line_has_its_traceback(stream: io.StringIO) -> None:
         logging.getLogger("lorad.engine").exception("plan %d\nfailed", 7)
     (line,) = lines(stream)
     assert line["message"] == "plan 7\nfailed" and "KeyError: 'x'" in line["exception"]
+
+
+async def test_an_answer_that_cant_be_told_of_is_given_all_the_same(stream: io.StringIO) -> None:
+    logs.configure("text", "warning", stream=stream)
+
+    class Full:
+        def ended(self, record: Any) -> None:
+            raise OSError("no space left")
+
+    async with serving() as client:
+        client.front.observer._tracing = Full()  # type: ignore[assignment]
+        assert (await ask(client, COMPLETIONS, {"model": "base", "prompt": "hi"}))[0] == 200
+        client.front.observer._tracing = None
+    assert "a request couldn't be told of: OSError" in stream.getvalue()
+
+
+async def test_adapters_that_come_and_go_are_told_at_level_info(stream: io.StringIO) -> None:
+    logs.configure("text", "info", stream=stream)
+    async with serving(adapters=()) as client:
+        client.front.registry.publish(adapter_info("devil"))
+        client.front.registry.publish(adapter_info("devil", "new"))
+        client.front.registry.withdraw("devil")
+    assert stream.getvalue().splitlines() == [
+        f"INFO lorad.server: adapter 'devil' was {change}" for change in ("added", "replaced", "removed")
+    ]
 
 
 # what is never logged

@@ -124,7 +124,10 @@ ENDS = Metric(
     (*_MODEL, "finished_reason"),
 )
 CACHE_QUERIES = Metric(
-    "vllm:prefix_cache_queries", "counter", "Prompt tokens that the prefix cache was asked for.", _MODEL
+    "vllm:prefix_cache_queries",
+    "counter",
+    "Prompt tokens that the prefix cache was asked for, of sequences that have ended.",
+    _MODEL,
 )
 CACHE_HITS = Metric("vllm:prefix_cache_hits", "counter", "Of them, tokens that it had.", _MODEL)
 PREEMPTIONS = Metric("vllm:num_preemptions", "counter", "Sequences that lost their pages and began again.", _MODEL)

@@ -141,8 +141,9 @@ class Metrics:
         self._made.inc(made)
         self._prompt_sizes.observe(prompt)
         self._made_sizes.observe(made)
-        self._queries.inc(prompt)
-        self._hits.inc(end.cached_tokens)
+        if made or end.reason in ("stop", "length"):  # it ran
+            self._queries.inc(prompt)
+            self._hits.inc(end.cached_tokens)
         if end.reason in ("stop", "length"):
             self._whole.observe(end.seconds)
         if made > 1:

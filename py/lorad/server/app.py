@@ -99,6 +99,7 @@ class Front:
         )
         self.observer = Observer(self.metrics, log_requests=config.log_requests, tracing=tracing)
         self.scrapes = Scrapes(self.metrics, handle)
+        registry.on_changed(lambda name, change: log.info("adapter %r was %s", name, change))
         self.in_flight = InFlight()
         self.on_unknown: Callable[[str, NotFound], Awaitable[None]] | None = None
         """Brings an unknown name, or raises why it can't be."""

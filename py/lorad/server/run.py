@@ -61,6 +61,12 @@ class Server:
             raise InvalidRequest(
                 "api_key: with --tenants keys are made by `lorad keys add`", code="option_conflict", param="api_key"
             )
+        if server_config.metrics_port and server_config.metrics_port == server_config.port:
+            raise InvalidRequest(
+                f"metrics_port: a port of its own, got {server_config.port}, which is --port",
+                code="option_conflict",
+                param="metrics_port",
+            )
         self._loads = bool(server_config.control_key or server_config.adapter_registry or server_config.tenants)
         self._tracing = make_tracing(server_config.otlp_endpoint, os.environ)
         self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=self._loads)
@@ -68,6 +74,8 @@ class Server:
         self.manager: AdapterManager | None = None
         self.tenancy: Tenancy | None = None
         self.address = ""
+        self.metrics_address = ""
+        """Of the listener for /metrics, if there is one."""
         self._runners: list[web.AppRunner] = []
         self._sockets: list[socket.socket] = []
 
@@ -157,8 +165,7 @@ class Server:
             self._runners.append(runner)
             await runner.setup()
             await web.SockSite(runner, bound, backlog=1024).start()
-        host, port = self._sockets[0].getsockname()[:2]
-        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.address, self.metrics_address, *_ = [*map(_address, self._sockets), ""]
 
     async def _abandon(self) -> None:
         for runner in self._runners:
@@ -207,6 +214,8 @@ async def _serve(
     if not await stop.unless_asked(server.start()):
         return 0
     say(f"lorad: serving {server_name(server)} on {server.address}")
+    if server.metrics_address:
+        say(f"lorad: metrics on {server.metrics_address}/metrics")
     gc.collect()
     gc.freeze()
     await stop.asked.wait()
@@ -292,6 +301,11 @@ def _bind(host: str, port: int) -> socket.socket:
         return bound
     except OSError as error:
         raise Unavailable(f"can't listen on {host}:{port}: {error.strerror}", code="listen") from None
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _first(error: BaseException) -> BaseException:
