@@ -91,8 +91,9 @@ tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and writ
 perplexity: $(VENV)/.built $(VENV)/.dev ## the base as it's served beside its weights in f32, on the tenants' held-out sets (10 minutes)
 	$(BIN)/python examples/tenants/quantised.py $(ARGS)
 
-docs: $(VENV)/.built ## write what is generated in docs/: adapters.md, options.md, errors.md
+docs: $(VENV)/.built ## write what is generated in docs/: adapters.md, metrics.md, options.md, errors.md
 	$(BIN)/python -m lorad.adapters.document docs/adapters.md
+	$(BIN)/python -m lorad.observe.document docs/metrics.md
 	$(BIN)/python tests/tools/documents.py
 
 wheel: toolchain $(VENV)/.pip ## the abi3 wheel and the source archive, into dist/

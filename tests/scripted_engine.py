@@ -28,6 +28,7 @@ from lorad.engine.messages import (
     Step,
     Token,
     TokenLogprobs,
+    Waits,
 )
 from lorad.errors import AdapterRejected, InvalidRequest, LoradError, NotFound, Overloaded
 
@@ -99,6 +100,8 @@ class ScriptedEngine:
         self.refuse: LoradError | None = None
         self.stats_now: Stats | None = None
         self.cached_tokens = 0
+        self.waits: Waits | None = None
+        """What each request is said to have waited for."""
         self.held: Counter[str] = Counter()
         """Loads of each generation that weren't given back."""
         self.pins: Counter[str] = Counter()
@@ -195,7 +198,7 @@ class ScriptedEngine:
         ended, self._ended = self._ended, {}
         for request_id, sink in ended.items():
             touched.add(sink)
-            sink.finished(Finished(request_id, "abort", cached_tokens=self.cached_tokens))
+            sink.finished(Finished(request_id, "abort", cached_tokens=self.cached_tokens, waits=self.waits))
         for request_id, (running, sink) in list(self._running.items()):
             if request_id not in self._running:
                 continue
@@ -209,7 +212,7 @@ class ScriptedEngine:
             if token is not None:
                 sink.token(token)
             if reason is not None and self._running.pop(request_id, None) is not None:
-                sink.finished(Finished(request_id, reason, cached_tokens=self.cached_tokens))
+                sink.finished(Finished(request_id, reason, cached_tokens=self.cached_tokens, waits=self.waits))
         for sink in touched:
             sink.flush()
 
@@ -229,25 +232,25 @@ class ScriptedEngine:
             self.step()
 
 
-def empty_stats(*, running: int = 0, waiting: int = 0, adapters: dict[str, AdapterStats] | None = None) -> Stats:
-    """The numbers of an engine that does little."""
-    return Stats(
-        call=0,
-        running=running,
-        waiting=waiting,
-        pages_total=64,
-        pages_free=60,
-        pages_cached=0,
-        pages_sequences=1,
-        pages_adapters=3,
-        preemptions=0,
-        evictions=0,
-        page_ins=1,
-        page_in_bytes=1000,
-        page_in_seconds=0.001,
-        steps=1,
-        adapters=adapters or {},
-    )
+def empty_stats(**changed: Any) -> Stats:
+    """The numbers of an engine that does little, but for those that are given."""
+    little: dict[str, Any] = {
+        "running": 0,
+        "waiting": 0,
+        "pages_total": 64,
+        "pages_free": 60,
+        "pages_cached": 0,
+        "pages_sequences": 1,
+        "pages_adapters": 3,
+        "preemptions": 0,
+        "evictions": 0,
+        "page_ins": 1,
+        "page_in_bytes": 1000,
+        "page_in_seconds": 0.001,
+        "steps": 1,
+        "adapters": {},
+    }
+    return Stats(call=0, **{**little, **changed})
 
 
 class ProcessScript:

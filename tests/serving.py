@@ -17,6 +17,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from lorad.config import ServerConfig
 from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
+from lorad.observe.tracing import Tracing
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
 from lorad.tenants.serving import Tenancy
@@ -137,6 +138,7 @@ async def serving(
     base: str = "base",
     control: Callable[[Registry, Front, ServerConfig], Awaitable[AdapterManager]] | None = None,
     tenants: Path | None = None,
+    tracing: Tracing | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
     """A server with a base named `base` and some adapters. `tenants`: a state file that keys are looked up in."""
@@ -155,6 +157,7 @@ async def serving(
         combined_max=combined_max,
         now=lambda: 1700000000.5,
         new_id=lambda: f"{next(numbers):04d}",
+        tracing=tracing,
     )
     tenancy = None
     if tenants is not None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lorad.server.recent import SECONDS, Recent, Waits
+from lorad.observe.recent import SECONDS, Recent, Waits
 
 
 def test_tokens_are_told_by_whole_seconds_and_for_a_minute() -> None:

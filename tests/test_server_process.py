@@ -290,6 +290,7 @@ async def test_a_server_from_start_to_stop(model_folder: Path) -> None:
         ({"lora_modules": ["base=x"]}, "base model's name"),
         ({"lora_modules": ["nonsense"]}, "NAME=PATH"),
         ({"host": "256.0.0.1"}, "can't listen on 256.0.0.1"),
+        ({"metrics_host": "256.0.0.2", "metrics_port": 9400}, "can't listen on 256.0.0.2"),
         ({"chat_template": "/no/such/file"}, "chat_template"),
     ],
 )

@@ -19,6 +19,8 @@ Config = TypeVar("Config")
 YEAR_SECONDS = 365 * 86400
 THREADS_MAX = 1024
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def option(
@@ -113,6 +115,8 @@ class EngineConfig:
     threads: int = option(
         0, "compute threads; 0: OMP_NUM_THREADS or the cores of this process", low=0, high=THREADS_MAX
     )
+    log_format: LogFormat = option("text", "log lines on stderr, of both processes; json: one object a line")
+    log_level: LogLevel = option("warning", "least level of log lines")
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,19 @@ class ServerConfig:
     adapter_fetch_seconds: float = option(600.0, "how long bringing one adapter may take", low=1, high=YEAR_SECONDS)
     adapter_cache_bytes: int = option(
         20 << 30, "disk that adapters' files may take in the data folder; those that are loaded stay", low=1
+    )
+    metrics_host: str = option("127.0.0.1", "address of --metrics-port")
+    metrics_port: int = option(
+        0, "port of a listener that has nothing but /metrics, without a key; 0: none", low=1, high=65535, off=0
+    )
+    metrics_labels_max: int = option(
+        100, "adapters, and tenants, with series of their own in /metrics, the busiest; all others are `other`", low=1
+    )
+    log_requests: bool = option(False, "a log line for each request: ids, model, status, tokens, ms; never its text")
+    otlp_endpoint: str = option(
+        "",
+        "OpenTelemetry receiver (OTLP over HTTP) that gets a span for each request, as in http://127.0.0.1:4318; "
+        "default: OTEL_EXPORTER_OTLP_ENDPOINT, else none",
     )
     chat_template: str = option("", "file with a Jinja chat template instead of the model's own")
     body_bytes_max: int = option(8 << 20, "longest request body", low=1024)

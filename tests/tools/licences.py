@@ -32,7 +32,7 @@ def packages() -> dict[str, str]:
     """Name to licence of the run-time dependencies, those of users' extras, and theirs, as far as installed here."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    todo, seen = [*project["dependencies"], *extras["gpu"], *extras["plot"]], {}
+    todo, seen = [*project["dependencies"], *extras["gpu"], *extras["plot"], *extras["otel"]], {}
     while todo:
         name = re.split(r"[\s;<>=!\[(~]", todo.pop(), maxsplit=1)[0].lower().replace("_", "-")
         if name in seen:

@@ -17,7 +17,7 @@ BASE = "base"
 """The base's name at the bench's servers; no adapter of the bench is called so."""
 SILENCE_S = 600.0
 """A stream that says nothing for so long is given up."""
-STEPS = b"lorad:steps "
+STEPS = b"lorad:steps_total "
 """The line of /metrics that counts an engine's steps."""
 
 

@@ -28,6 +28,7 @@ from lorad.demo.burst import Answer, burst
 from lorad.demo.table import answers_table, total_line
 from lorad.demo.tenant import tenants
 from lorad.engine.messages import AdapterInfo
+from lorad.observe.logs import configure
 from lorad.server.run import Server, StopSignals, ignore_stop_signals, server_name, stopping_line
 
 QUESTION = "Define: war"
@@ -38,6 +39,7 @@ def demo(engine_config: EngineConfig, server_config: ServerConfig, *, prompt: st
     """Runs the demo until a stop signal (`once`: until the table is printed); gives the exit code."""
     import uvloop
 
+    configure(engine_config.log_format, engine_config.log_level, access=server_config.log_requests)
     console = Console()
     fetch_base(console)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -39,6 +39,7 @@ from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import Unavailable
 from lorad.models.open import open_model
+from lorad.observe.memory import resident_bytes
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.masks import Matcher
 from lorad.worker.plan import Plan
@@ -89,6 +90,8 @@ class Engine:
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self.adapters = EngineAdapters(self.core, self.worker, self.weights, config, self.now, loader)
         self._combined = Combined(self, config.max_combined_adapters)
+        self._paged_in: dict[int, tuple[int, int]] = {}
+        """When an adapter's last page-in was asked for and when it had ended, µs of `now`."""
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -305,6 +308,7 @@ class Engine:
 
     def _take_page_ins(self) -> None:
         for done in self.worker.finished_page_ins():
+            self._paged_in[done.adapter] = int(done.asked * 1e6), self.now()
             if done.error is None:
                 self.core.page_in_done(self.now(), done.adapter)
             else:
@@ -320,6 +324,7 @@ class Engine:
                 finished.append(self._end(subject, str(value), tokens))
             elif kind == "adapter_gone":
                 self.adapters.forget(subject)
+                self._paged_in.pop(subject, None)
         made = messages.Step(tokens, finished)
         if self._handles:
             for request in {*(token.id for token in tokens), *(end.id for end in finished)} & self._handles.keys():
@@ -337,14 +342,29 @@ class Engine:
                 if tokens[index].id == request:
                     del tokens[index]
                     break
-        if reason in ("stop", "length", "aborted"):
-            told = self.core.explain(request)
-            cached = told["cached_tokens"] if told else 0
-            return messages.Finished(request, "abort" if reason == "aborted" else reason, cached_tokens=cached)
-        code, why = reason, FAILURES.get(reason, "the request failed")
-        if grammar_error and reason == "failed_row":
-            code, why = "failed_grammar", f"the answer could not follow its grammar any further: {grammar_error[:300]}"
-        return messages.Finished(request, "error", messages.Failure("EngineFailure", code, why))
+        error = None
+        if reason not in ("stop", "length", "aborted"):
+            code, why = reason, FAILURES.get(reason, "the request failed")
+            if grammar_error and reason == "failed_row":
+                code = "failed_grammar"
+                why = f"the answer could not follow its grammar any further: {grammar_error[:300]}"
+            error = messages.Failure("EngineFailure", code, why)
+        told = self.core.explain(request)
+        return messages.Finished(
+            request,
+            "error" if error is not None else "abort" if reason == "aborted" else reason,
+            error,
+            cached_tokens=told["cached_tokens"] if told else 0,
+            waits=self._waits(told) if told else None,
+        )
+
+    def _waits(self, told: dict[str, Any]) -> messages.Waits:
+        """What `explain` tells of a request's waits; loading is what the page-in and the wait have in common."""
+        arrived: int = told["arrived"]
+        ran: int = next(at for at in (told["admitted"], told["finished"], arrived) if at is not None)
+        asked, ended = self._paged_in.get(told["adapter"], (0, 0))
+        loading = max(min(ran, ended) - max(arrived, asked), 0)
+        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -405,6 +425,10 @@ class Engine:
                 for adapter, values in sorted(found["adapters"].items())
                 if (generation := self.adapters.generation(adapter)) is not None
             },
+            tenants={number: messages.TenantStats(*values) for number, values in found["tenants"].items()},
+            page_ins_failed=found["page_ins_failed"],
+            page_in_counts=tuple(self.worker.page_ins.counts),
+            resident_bytes=resident_bytes(),
         )
 
     def explain(self, request: int) -> dict[str, Any] | None:

@@ -201,6 +201,17 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     logprobs: TokenLogprobs | None = None
 
 
+class Waits(msgspec.Struct, frozen=True, array_like=True):
+    """What a request waited for before it first ran, in seconds."""
+
+    tier: str
+    """Where its adapter was when it arrived: remote, cold, loading, hot, failed; base: it has none."""
+    queue_s: float
+    """In all."""
+    load_s: float
+    """Of it: while its adapter was copied into pages."""
+
+
 class Finished(msgspec.Struct, frozen=True, array_like=True):
     """A request has ended. `reason`: stop (a stop token, which is not among the tokens), length, abort, error."""
 
@@ -208,6 +219,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     error: Failure | None = None
     cached_tokens: int = 0
+    waits: Waits | None = None
+    """None: it was refused, or nothing is known of it any more."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -262,6 +275,10 @@ class CallFailed(msgspec.Struct, frozen=True, tag="failed"):
     failure: Failure
 
 
+PAGE_IN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the classes of `Stats.page_in_counts`."""
+
+
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
     """Counters of the engine at one moment."""
 
@@ -282,12 +299,30 @@ class Stats(msgspec.Struct, frozen=True, tag="stats"):
     steps: int
     adapters: dict[str, AdapterStats]
     """By generation."""
+    tenants: dict[int, TenantStats] = {}
+    """By number."""
+    page_ins_failed: int = 0
+    page_in_counts: tuple[int, ...] = ()
+    """Page-ins by what each took: up to each of `PAGE_IN_SECONDS`, then longer; () is none."""
+    resident_bytes: int = 0
+    """Memory of the engine's process; 0: the system doesn't tell."""
 
 
 class AdapterStats(msgspec.Struct, frozen=True):
     """One adapter at one moment. `state`: cold, loading, hot, draining, failed."""
 
     state: str
+    running: int
+    waiting: int
+    pages: int
+
+
+class TenantStats(msgspec.Struct, frozen=True):
+    """One tenant at one moment."""
+
+    service_ns: int
+    """What it was charged over its weight, in the cost model's time: the least one is next. Who comes back rises to the
+    others'."""
     running: int
     waiting: int
     pages: int

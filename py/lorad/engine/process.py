@@ -54,6 +54,7 @@ from lorad.engine.messages import (
     ToFront,
 )
 from lorad.errors import EngineFailure, LoradError
+from lorad.observe.logs import configure
 
 log = logging.getLogger("lorad.engine")
 
@@ -361,7 +362,7 @@ def build(
 
 def main(descriptor: int, engine_name: str) -> int:
     """Runs an engine for the front at the other end of `descriptor`."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    configure("text", "warning")
     sys.setswitchinterval(SWITCH_SECONDS)
     # An adapter's image is an open file.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -385,6 +386,7 @@ def main(descriptor: int, engine_name: str) -> int:
     if not isinstance(first, Start):
         send(Fatal(failure_of(EngineFailure("the first message must be Start", code="engine_protocol"))))
         return 1
+    configure(first.config.log_format, first.config.log_level)
     try:
         engine = build(
             engine_name,

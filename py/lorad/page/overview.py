@@ -14,11 +14,11 @@ from lorad.control.record import Record
 from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterStats, Stats
 from lorad.errors import Unavailable
+from lorad.observe.recent import Recent, Waits
 from lorad.page.query import Query, parse_query
 from lorad.server.failures import json_response
 from lorad.server.gate import Gate
 from lorad.server.in_flight import InFlight
-from lorad.server.recent import Recent, Waits
 from lorad.server.registry import Registry
 from lorad.tenants.file import Used
 from lorad.tenants.serving import Tenancy

@@ -17,26 +17,30 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from lorad.adapters.combine.weighted import check_model, check_on
 from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
 from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
+from lorad.observe.listener import Scrapes
+from lorad.observe.logs import fault
+from lorad.observe.metrics import Metrics
+from lorad.observe.observer import Observer
+from lorad.observe.record import RECORD, note
+from lorad.observe.tracing import Tracing
 from lorad.page.files import add_page
 from lorad.page.overview import Overview, Sources
 from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
 from lorad.server.combinations import Combinations
 from lorad.server.decode import decode
-from lorad.server.failures import INTERNAL, Handler, error_event, errors_as_json, json_response, log
+from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log
 from lorad.server.fields import unsupported
 from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Head
 from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
-from lorad.server.metrics import Metrics
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
@@ -51,8 +55,6 @@ from lorad.text.model import TextModel
 WRITE_SECONDS = 120.0
 """How long a client may leave a full socket unread before its connection is cut. The engine doesn't wait for it: tokens
 of a slow reader are kept here, and its pages are free as soon as the last one is made."""
-
-STATS_SECONDS = 2.0
 
 EXACT_CHARACTERS = 1 << 18
 """A text of up to this length is always tokenised, so that its refusal tells its exact number of tokens."""
@@ -82,8 +84,10 @@ class Front:
         config: ServerConfig,
         *,
         in_flight_max: int = 4096 + 64,
+        step_adapters_max: int = 64,
         ledger: Ledger | None = None,
         combined_max: int = 0,
+        tracing: Tracing | None = None,
         now: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
@@ -95,10 +99,20 @@ class Front:
         self.gate = Gate(in_flight_max)
         self.limits = TenantLimits(in_flight_max, now=time.monotonic)
         self.ledger = ledger
+        self.metrics = Metrics(
+            registry,
+            self.gate,
+            handle.model,
+            lambda: len(self.combinations),
+            labels_max=config.metrics_labels_max,
+            step_adapters_max=step_adapters_max,
+        )
+        self.observer = Observer(self.metrics, log_requests=config.log_requests, tracing=tracing)
+        self.scrapes = Scrapes(self.metrics, handle)
+        registry.on_changed(lambda change: log.info("adapter %r was %s", change.name, change.kind))
         self.in_flight = InFlight()
         self._combined_max = combined_max
         self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
-        self.metrics = Metrics(registry, self.gate, lambda: len(self.combinations))
         self.on_unknown: Callable[[str, NotFound], Coroutine[Any, Any, None]] | None = None
         """Brings an unknown name, or raises why it can't be."""
         self._now = now
@@ -122,6 +136,7 @@ class Front:
     async def close(self) -> None:
         """Lets the threads go."""
         await self.combinations.close()
+        self.observer.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # routes
@@ -149,15 +164,6 @@ class Front:
         if not self.registry.may_use(request[TENANT], name):
             raise unknown_model(name)
         return json_response(self.registry.card(name))
-
-    async def prometheus(self, request: web.Request) -> web.Response:
-        """A scrape."""
-        try:
-            async with asyncio.timeout(STATS_SECONDS):
-                stats = await self.handle.stats()
-        except (LoradError, TimeoutError):
-            stats = None
-        return web.Response(body=self.metrics.exposition(stats), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
@@ -283,6 +289,7 @@ class Front:
             began=prompts.began,
             tenant=tenant.number,
         )
+        request[RECORD].generation, request[RECORD].response_id = generation, head.id
         self.in_flight.add(generation)
         for name in target.adapters:
             self.registry.use(name)
@@ -317,10 +324,12 @@ class Front:
             try:
                 news = await generation.pieces()
             except LoradError as error:
+                note(request, error.code)
                 await _write(request, response, error_event(error) + DONE)
                 return response
-            except Exception:
-                log.exception("%s failed in mid-stream", request.path)
+            except Exception as error:
+                fault(log, f"{request.path} failed in mid-stream", error)
+                note(request, INTERNAL.code)
                 await _write(request, response, error_event(INTERNAL) + DONE)
                 return response
         await _write(request, response, form.closing(generation.usage))
@@ -343,7 +352,7 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     keys = key_check(front.config.api_key, front.config.control_key, directory)
     app = web.Application(
         client_max_size=front.config.body_bytes_max,
-        middlewares=[_counted(front), errors_as_json, keys, path_check],  # type: ignore[list-item]
+        middlewares=[front.observer.middleware(), errors_as_json, keys, path_check],  # type: ignore[list-item]
     )
     if control is not None:
         control.add_to(app)
@@ -351,28 +360,18 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
         Overview(sources).add_to(app)
     if tenancy is not None:
         TenantRoutes(tenancy).add_to(app)
+        front.metrics.tenants = tenancy.directory.names
     add_page(app)
     app.router.add_get("/health", front.health)
     app.router.add_get("/version", front.version)
-    app.router.add_get("/metrics", front.prometheus)
+    app.router.add_get("/metrics", front.scrapes.answer)
     app.router.add_get("/v1/models", front.models)
     app.router.add_get("/v1/models/{name:.+}", front.model)
     app.router.add_post("/v1/chat/completions", front.chat_completions)
     app.router.add_post("/v1/completions", front.completions)
+    app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(_sign)
     return app
-
-
-def _counted(front: Front) -> Any:
-    @web.middleware
-    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await handler(request)
-        resource = request.match_info.route.resource
-        # Unknown paths are one series: clients choose them.
-        front.metrics.answered(resource.canonical if resource is not None else "other", response.status)
-        return response
-
-    return count
 
 
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:

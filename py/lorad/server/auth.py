@@ -12,6 +12,7 @@ from aiohttp import web
 
 from lorad.control.routes import PREFIXES as CONTROL_PREFIXES
 from lorad.errors import Forbidden, Unauthorized
+from lorad.observe.record import RECORD
 from lorad.page.files import FILES
 from lorad.page.overview import PREFIX as OVERVIEW_PREFIX
 from lorad.server.failures import Handler
@@ -65,7 +66,9 @@ def key_check(api_key: str, control_key: str = "", directory: Directory | None =
         if is_control(request) or tells_of_all:
             operator(request)
         elif (request.method, request.rel_url.raw_path) not in OPEN_ROUTES:
-            request[TENANT] = tenant(request)
+            request[TENANT] = found = tenant(request)
+            if (record := request.get(RECORD)) is not None:
+                record.tenant = found.name
         return await handler(request)
 
     return check

@@ -19,7 +19,7 @@ from lorad.engine.messages import AdapterInfo
 from lorad.errors import EngineFailure, InvalidRequest, LoradError
 from lorad.models.fields import shown
 from lorad.server.in_flight import InFlight
-from lorad.server.registry import Registry, Target
+from lorad.server.registry import Change, Registry, Target
 
 log = logging.getLogger("lorad.server")
 
@@ -138,8 +138,8 @@ class Combinations:
             if self._handle.fault is None:
                 log.error("the combination %s could not be released: %s", copy.generation, error.message)
 
-    def _changed(self, name: str, generation: str | None) -> None:
-        for copy in self._copies.take_stale(name, generation):
+    def _changed(self, change: Change) -> None:
+        for copy in self._copies.take_stale(change.name, change.after):
             copy.ready.set()  # whoever waits looks again at once
             if copy.info is not None:
                 self._spawn(self._release(copy))

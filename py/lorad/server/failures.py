@@ -11,6 +11,8 @@ import msgspec
 from aiohttp import web
 
 from lorad.errors import EngineFailure, LoradError, Overloaded, Unauthorized
+from lorad.observe.logs import fault
+from lorad.observe.record import RECORD, note
 
 log = logging.getLogger("lorad.server")
 
@@ -62,6 +64,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except LoradError as error:
+        note(request, error.code)
         return error_response(error)
     except web.HTTPException as error:
         if error.status < 400:
@@ -71,14 +74,18 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         raise
     except ConnectionError:
         # The client left while its answer was on the way; nobody reads what is returned here.
+        if (record := request.get(RECORD)) is not None:
+            record.left()
         return error_response(INTERNAL)
-    except Exception:
-        log.exception("%s %s failed", request.method, request.path)
+    except Exception as error:
+        fault(log, f"{request.method} {request.path} failed", error)
+        note(request, INTERNAL.code)
         return error_response(INTERNAL)
 
 
 def _from_http(request: web.Request, error: web.HTTPException) -> web.Response:
     code = HTTP_CODES.get(error.status, HTTP_CODE)
+    note(request, code)
     messages = {
         404: f"no such route: {request.method} {request.path[:200]}",
         405: f"{request.method} isn't allowed on {request.path[:200]}",

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from lorad.engine.frames import error_of
 from lorad.engine.handle import EngineHandle
-from lorad.engine.messages import Finished, Generate, Token, TokenLogprobs
+from lorad.engine.messages import Finished, Generate, Token, TokenLogprobs, Waits
 from lorad.errors import EngineFailure, LoradError
-from lorad.server.metrics import Metrics
+from lorad.observe.metrics import Ended, Metrics
 from lorad.server.registry import Target
 from lorad.server.requests import Ask
 from lorad.text.calls import CallDelta, CallReader
@@ -52,8 +52,8 @@ class Choice:
     """One sequence."""
 
     __slots__ = (
-        *("cached", "entries", "index", "last_at", "parts", "prompt", "reader", "reason", "request_id", "stream"),
-        "tokens",
+        *("cached", "entries", "first_at", "index", "last_at", "parts", "prompt", "reader", "reason", "request_id"),
+        *("stream", "tokens", "waits"),
     )
 
     def __init__(
@@ -70,7 +70,10 @@ class Choice:
         self.parts: list[str] = []
         self.entries: list[Entry] = []
         self.reason: str | None = None
+        self.first_at: float | None = None
+        """When its first and its last token came, on the loop's clock."""
         self.last_at: float | None = None
+        self.waits: Waits | None = None
 
     @property
     def text(self) -> str:
@@ -141,7 +144,7 @@ class Generation:
         running, self._by_id = self._by_id, {}
         for request_id, choice in running.items():
             self._handle.abort(request_id)
-            self._metrics.ended(self.target.name, choice.tokens > 0, "abort", len(choice.prompt), choice.tokens)
+            self._count(choice, "abort")
 
     def fail(self, error: LoradError) -> None:
         """Ends the request with an error, as its client will see it."""
@@ -202,6 +205,7 @@ class Generation:
             return
         now = self._loop.time()
         if choice.last_at is None:
+            choice.first_at = now
             self._metrics.first_token(self.target.name, now - self.began, now, self.tenant)
         else:
             self._metrics.next_token(now - choice.last_at, now)
@@ -221,11 +225,11 @@ class Generation:
         choice = self._by_id.get(end.id)
         if choice is None:
             return
-        choice.cached = end.cached_tokens
+        choice.cached, choice.waits = end.cached_tokens, end.waits
         if choice.stream.stopped or end.reason in ("stop", "length"):
             self._end(choice, end.reason)
             return
-        self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
+        self._count(choice, "error")
         del self._by_id[end.id]
         if end.error is not None:
             error = error_of(end.error)
@@ -244,7 +248,7 @@ class Generation:
             self._end(choice, "stop")
         else:
             del self._by_id[request_id]
-            self._metrics.ended(self.target.name, choice.tokens > 0, "error", len(choice.prompt), choice.tokens)
+            self._count(choice, "error")
             self._error = self._error or error
 
     def flush(self) -> None:
@@ -288,4 +292,19 @@ class Generation:
         del self._by_id[choice.request_id]
         if self.ask.stream:
             self._pieces.append(Piece(choice.index, "", None, reason))
-        self._metrics.ended(self.target.name, choice.tokens > 0, reason, len(choice.prompt), choice.tokens)
+        self._count(choice, reason)
+
+    def _count(self, choice: Choice, reason: str) -> None:
+        making = 0.0 if choice.first_at is None or choice.last_at is None else choice.last_at - choice.first_at
+        self._metrics.ended(
+            Ended(
+                model=self.target.name,
+                reason=reason,
+                prompt_tokens=len(choice.prompt),
+                made_tokens=choice.tokens,
+                cached_tokens=choice.cached,
+                seconds=self._loop.time() - self.began,
+                making_seconds=making,
+                waits=choice.waits,
+            )
+        )

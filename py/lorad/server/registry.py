@@ -35,6 +35,19 @@ class Target(NamedTuple):
         return self.parts or (self.name,)
 
 
+class Change(NamedTuple):
+    """A name means something else than before, by generations; None: nothing."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    @property
+    def kind(self) -> str:
+        """added, replaced, removed."""
+        return "added" if self.before is None else "removed" if self.after is None else "replaced"
+
+
 class Entry(NamedTuple):
     """An adapter and when it got its name."""
 
@@ -60,8 +73,7 @@ class Registry:
         """Names whose adapters are on their way, and the generations that these had."""
         self._aliases: dict[str, str] = {}
         self._used: dict[str, float] = {}
-        self._on_withdrawn: list[Callable[[str], None]] = []
-        self._on_changed: list[Callable[[str, str | None], None]] = []
+        self._on_changed: list[Callable[[Change], None]] = []
 
     @property
     def base_name(self) -> str:
@@ -72,6 +84,10 @@ class Registry:
     def adapters(self) -> dict[str, AdapterInfo]:
         """The adapters that can be asked, by name."""
         return {name: entry.info for name, entry in self._adapters.items()}
+
+    def is_adapter(self, name: str) -> bool:
+        """Whether it's an adapter's own name."""
+        return name in self._adapters
 
     def resolve(self, name: str) -> Target:
         """What `name` means now; of an alias, what it stands for, by its own name."""
@@ -102,8 +118,7 @@ class Registry:
         before = self._adapters.get(info.name)
         self._adapters[info.name] = Entry(info, int(self._now()))
         self._announced.pop(info.name, None)
-        for listener in self._on_changed:
-            listener(info.name, info.generation)
+        self._tell(info.name, before.info.generation if before else None, info.generation)
         return before.info if before else None
 
     def withdraw(self, name: str) -> AdapterInfo | None:
@@ -112,10 +127,7 @@ class Registry:
         self._used.pop(name, None)
         if self._announced.pop(name, None) is None and entry is None:
             raise NotFound(f"The adapter {name[:NAME_LENGTH_MAX]!r} does not exist", code="adapter_not_found")
-        for listener in self._on_withdrawn:
-            listener(name)
-        for changed in self._on_changed:
-            changed(name, None)
+        self._tell(name, entry.info.generation if entry else None, None)
         return entry.info if entry else None
 
     def use(self, name: str) -> None:
@@ -149,13 +161,8 @@ class Registry:
         if self._aliases.pop(alias, None) is None:
             raise NotFound(f"The alias {alias[:NAME_LENGTH_MAX]!r} does not exist", code="alias_not_found")
 
-    def on_withdrawn(self, listener: Callable[[str], None]) -> None:
-        """Calls `listener(name)` whenever an adapter's name is taken away."""
-        self._on_withdrawn.append(listener)
-
-    def on_changed(self, listener: Callable[[str, str | None], None]) -> None:
-        """Calls `listener(name, generation)` whenever an adapter's name may mean something else than before; None:
-        nothing any more."""
+    def on_changed(self, listener: Callable[[Change], None]) -> None:
+        """Calls `listener` when an adapter's name means something else than before."""
         self._on_changed.append(listener)
 
     def may_use(self, tenant: Tenant, name: str) -> bool:
@@ -177,6 +184,11 @@ class Registry:
         if self._aliases.get(name, name) not in self._announced and self.resolve(name).generation == "":
             return self._base_card(name)
         return self._card(name)
+
+    def _tell(self, name: str, before: str | None, after: str | None) -> None:
+        if before != after:
+            for listener in self._on_changed:
+                listener(Change(name, before, after))
 
     def tokens_max(self, info: AdapterInfo) -> int:
         """Longest prompt plus output under an adapter: the sequence and the adapter are in the pool together."""

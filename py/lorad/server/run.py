@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
-import logging
 import os
 import signal
 import socket
@@ -27,6 +26,8 @@ from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
 from lorad.errors import InvalidRequest, ModelRejected, Unavailable
 from lorad.named_file import expanded
+from lorad.observe.logs import configure
+from lorad.observe.tracing import make_tracing
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
 from lorad.store.state import state_path
@@ -61,22 +62,33 @@ class Server:
             raise InvalidRequest(
                 "api_key: with --tenants keys are made by `lorad keys add`", code="option_conflict", param="api_key"
             )
+        if server_config.metrics_port and server_config.metrics_port == server_config.port:
+            raise InvalidRequest(
+                f"metrics_port: a port of its own, got {server_config.port}, which is --port",
+                code="option_conflict",
+                param="metrics_port",
+            )
         self._loads = bool(server_config.control_key or server_config.adapter_registry or server_config.tenants)
+        self._tracing = make_tracing(server_config.otlp_endpoint, os.environ)
         will_load = self._loads or bool(server_config.lora_modules)
         self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=will_load)
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
         self.tenancy: Tenancy | None = None
         self.address = ""
-        self._runner: web.AppRunner | None = None
-        self._socket: socket.socket | None = None
+        self.metrics_address = ""
+        """Of the listener for /metrics, if there is one."""
+        self._runners: list[web.AppRunner] = []
+        self._sockets: list[socket.socket] = []
 
     async def start(self) -> str:
         """Loads everything, listens, and gives the address. A failure leaves nothing running."""
         modules = parse_lora_modules(self._config.lora_modules)
         try:
             # Before the model is loaded: a port that is taken shouldn't cost that time.
-            self._socket = _bind(self._config.host, self._config.port)
+            self._sockets.append(_bind(self._config.host, self._config.port))
+            if self._config.metrics_port:
+                self._sockets.append(_bind(self._config.metrics_host, self._config.metrics_port))
             async with asyncio.TaskGroup() as tasks:
                 text_task = tasks.create_task(
                     asyncio.to_thread(load_text_model, self._engine_config.model, self._config.chat_template)
@@ -97,6 +109,8 @@ class Server:
                 self._config,
                 in_flight_max=config.max_num_seqs + config.max_waiting,
                 combined_max=config.max_combined_adapters,
+                step_adapters_max=config.max_loras or config.max_num_seqs,
+                tracing=self._tracing,
             )
             if self._config.tenants:
                 self.tenancy = Tenancy(state_path(self._config.state_file), self.engine)
@@ -149,22 +163,21 @@ class Server:
             self._on_adapter(info)
 
     async def _listen(self, front: Front) -> None:
-        assert self._socket is not None
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
-        app = make_app(front, control, self.tenancy)
-        runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-        )
-        self._runner = runner
-        await runner.setup()
-        await web.SockSite(runner, self._socket, backlog=1024).start()
-        host, port = self._socket.getsockname()[:2]
-        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        apps = make_app(front, control, self.tenancy), front.scrapes.application()
+        for bound, app in zip(self._sockets, apps, strict=False):  # the second one if there's a listener for it
+            runner = web.AppRunner(
+                app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+            )
+            self._runners.append(runner)
+            await runner.setup()
+            await web.SockSite(runner, bound, backlog=1024).start()
+        self.address, self.metrics_address, *_ = [*map(_address, self._sockets), ""]
 
     async def _abandon(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        for runner in self._runners:
+            await runner.cleanup()
+        self._runners = []
         if self.front is not None:
             await self.front.close()
         if self.manager is not None:
@@ -172,8 +185,8 @@ class Server:
         if self.tenancy is not None:
             await self.tenancy.stop()
         await self.engine.stop()
-        if self._socket is not None:
-            self._socket.close()
+        for bound in self._sockets:
+            bound.close()
 
 
 def serve(
@@ -186,7 +199,7 @@ def serve(
     """Serves until a stop signal; gives the exit code. What prevents the start is raised as a `LoradError`."""
     import uvloop
 
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    configure(engine_config.log_format, engine_config.log_level, access=server_config.log_requests)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(engine_config, server_config, engine, say or _say))
@@ -209,6 +222,8 @@ async def _serve(
     if not await stop.unless_asked(server.start()):
         return 0
     say(f"lorad: serving {server_name(server)} on {server.address}")
+    if server.metrics_address:
+        say(f"lorad: metrics on {server.metrics_address}/metrics")
     gc.collect()
     gc.freeze()
     await stop.asked.wait()
@@ -300,6 +315,11 @@ def _bind(host: str, port: int) -> socket.socket:
         return bound
     except OSError as error:
         raise Unavailable(f"can't listen on {host}:{port}: {error.strerror}", code="listen") from None
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _first(error: BaseException) -> BaseException:

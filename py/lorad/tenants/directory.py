@@ -41,6 +41,10 @@ class Directory:
         """All tenants, by number."""
         return list(self._tenants.values())
 
+    def names(self) -> dict[int, str]:
+        """All tenants' names, by number."""
+        return {number: tenant.name for number, tenant in self._tenants.items()}
+
     def find(self, key: bytes) -> Holder | None:
         """Whose key it is. What is looked up is a hash, so that the time tells nothing of other keys."""
         return self._holders.get(key_hash(key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lorad.adapters.image import AdapterImage
+from lorad.engine.messages import PAGE_IN_SECONDS
 from lorad.worker.plan import Ints
 
 
@@ -22,6 +24,8 @@ class PageIn(NamedTuple):
     slot: int
     pages: Ints
     error: str | None
+    asked: float
+    """When it was asked for, on the clock of `time.monotonic`."""
 
 
 class PageIns:
@@ -42,6 +46,8 @@ class PageIns:
         """Copied by now."""
         self.seconds = 0.0
         """That took."""
+        self.counts = [0] * (len(PAGE_IN_SECONDS) + 1)
+        """Copies by what each took, in the classes of `PAGE_IN_SECONDS`."""
 
     @property
     def pending(self) -> int:
@@ -50,10 +56,11 @@ class PageIns:
 
     def start(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
         """Begins to copy `image` to `pages`. One that can't begin has ended, with an error: nobody waits for it."""
+        asked = time.monotonic()
         try:
-            self._thread.submit(self._copy, adapter, slot, pages, image)
+            self._thread.submit(self._copy, adapter, slot, pages, image, asked)
         except RuntimeError as failure:  # the system gives no thread, or this is closed
-            self._end(PageIn(adapter, slot, pages, f"{type(failure).__name__}: {failure}"))
+            self._end(PageIn(adapter, slot, pages, f"{type(failure).__name__}: {failure}", asked))
         self._pending += 1
 
     def finished(self) -> list[PageIn]:
@@ -67,7 +74,7 @@ class PageIns:
         """Waits for the copy that runs and ends the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
+    def _copy(self, adapter: int, slot: int, pages: Ints, image: AdapterImage, asked: float) -> None:
         error, began = None, time.perf_counter()
         try:
             # One copy for each run of neighbouring pages.
@@ -79,8 +86,10 @@ class PageIns:
             error = f"{type(failure).__name__}: {failure}"
         else:
             self.bytes += pages.size * self._arena.shape[1]
-            self.seconds += time.perf_counter() - began
-        self._end(PageIn(adapter, slot, pages, error))
+            took = time.perf_counter() - began
+            self.seconds += took
+            self.counts[bisect_left(PAGE_IN_SECONDS, took)] += 1
+        self._end(PageIn(adapter, slot, pages, error, asked))
 
     def _end(self, done: PageIn) -> None:
         with self._lock:

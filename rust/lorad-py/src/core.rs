@@ -450,7 +450,8 @@ impl Core {
         Ok(Some(dict))
     }
 
-    /// Figures: running, waiting, pages by owner, counters; `adapters`: id → (state, running, waiting, pages).
+    /// Figures: running, waiting, pages by owner, counters; `adapters`: id → (state, running, waiting, pages); `tenants`: number → (service in ns,
+    /// running, waiting, pages).
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (stats, dict) = (self.core.stats(), PyDict::new(py));
         let figures = [
@@ -478,6 +479,12 @@ impl Core {
             adapters.set_item(adapter.adapter.number(), figures)?;
         }
         dict.set_item("adapters", adapters)?;
+        let tenants = PyDict::new(py);
+        for tenant in self.core.tenant_stats() {
+            tenants
+                .set_item(tenant.tenant, (tenant.service, tenant.running, tenant.waiting, tenant.pages))?;
+        }
+        dict.set_item("tenants", tenants)?;
         Ok(dict)
     }
 }

@@ -9,8 +9,8 @@ use crate::core::Core;
 use crate::group::Place;
 use crate::plan::Numbers;
 use crate::request::{Priority, RequestState};
-use crate::stats::{AdapterStats, Stats};
-use crate::tenant::TenantId;
+use crate::stats::{AdapterStats, Stats, TenantStats};
+use crate::tenant::{Tenant, TenantId};
 
 impl Residency {
     pub(crate) fn name(&self) -> &'static str {
@@ -237,6 +237,15 @@ impl Core {
             }
         };
         self.adapters.sorted().into_iter().map(stats).collect()
+    }
+
+    /// The figures of each tenant, in the order of their numbers.
+    pub fn tenant_stats(&self) -> Vec<TenantStats> {
+        let stats = |entry: u32| {
+            let Tenant { id, service, running, waiting, pages, .. } = self.tenants[entry];
+            TenantStats { tenant: id, service, running, waiting, pages }
+        };
+        self.tenants.sorted().into_iter().map(stats).collect()
     }
 }
 

@@ -86,7 +86,7 @@ pub use crate::explain::Explanation;
 pub use crate::policy::{Eviction, Order, Policy, Split};
 pub use crate::request::{Priority, RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
 pub use crate::ring::{Happened, Ring};
-pub use crate::stats::{AdapterStats, Counters, Stats};
+pub use crate::stats::{AdapterStats, Counters, Stats, TenantStats};
 pub use crate::tenant::{TenantId, TenantSpec, WEIGHT_MAX};
 
 /// The README's loop is a test too.

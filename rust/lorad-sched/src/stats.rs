@@ -1,6 +1,7 @@
 //! Figures about the core.
 
 use crate::adapter::AdapterId;
+use crate::tenant::TenantId;
 
 /// What happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,4 +112,20 @@ pub struct AdapterStats {
     pub running: u32,
     /// Its waiting requests.
     pub waiting: u32,
+}
+
+/// What one tenant has and was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantStats {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// What it was charged over its weight, in nanoseconds of the cost model: who comes next. It rises to the others' when the
+    /// tenant comes back.
+    pub service: u64,
+    /// Its running requests.
+    pub running: u32,
+    /// Its waiting requests.
+    pub waiting: u32,
+    /// Pages that count against its limit.
+    pub pages: u32,
 }

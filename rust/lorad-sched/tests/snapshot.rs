@@ -90,6 +90,13 @@ fn the_dumps_of_random_runs_round_trip() {
                         seen.insert("pinned");
                     }
                 }
+                let tenants = replay.core().tenant_stats();
+                assert_eq!(snapshot.tenants.len(), tenants.len());
+                for (tenant, stats) in snapshot.tenants.iter().zip(tenants) {
+                    assert_eq!((tenant.tenant, tenant.service), (stats.tenant, stats.service));
+                    assert_eq!((tenant.running, tenant.waiting), (stats.running, stats.waiting));
+                    assert_eq!(tenant.pages, stats.pages);
+                }
                 let waiting: usize = snapshot.queues.iter().map(|queue| queue.waiting.len()).sum();
                 assert_eq!(waiting as u32, stats.waiting);
                 for request in &snapshot.requests {
