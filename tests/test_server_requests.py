@@ -9,21 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from lorad.errors import InvalidRequest
+from asking import BOTH, CHAT, COMPLETIONS, GOOD, MESSAGES, refused
 from lorad.server.fields import LENGTHS, RANGES, unsupported
-from scripted_engine import ScriptedEngine, model_info
-from serving import CONTEXT, VOCAB, Client, serving
+from serving import VOCAB, Client, serving
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 OF_ENDPOINT = {CHAT: "chat", COMPLETIONS: "completion"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-MESSAGES = [{"role": "user", "content": "hi"}]
-GOOD: dict[str, dict[str, Any]] = {
-    CHAT: {"model": "base", "messages": MESSAGES, "max_tokens": 5},
-    COMPLETIONS: {"model": "base", "prompt": "hi", "max_tokens": 5},
-}
-BOTH = pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-
 TYPES: dict[str, Any] = {
     "null": None,
     "bool": True,
@@ -84,22 +75,6 @@ ONLY = {
 def fields_of(path: str) -> dict[str, set[str]]:
     other = COMPLETIONS if path == CHAT else CHAT
     return {**{name: kinds for name, kinds in ALLOWED.items() if name not in ONLY[other]}, **LOGPROBS[path]}
-
-
-def refused(answer: tuple[int, Any], field: str = "", status: int = 400) -> dict[str, Any]:
-    """An answer in OpenAI's error form that names the field."""
-    got, body = answer
-    assert got == status, body
-    assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}
-    error: dict[str, Any] = body["error"]
-    assert error["type"] and error["code"]
-    if field:
-        assert field in error["message"], error
-        assert error["param"] is not None and re.split(r"[.\[]", error["param"])[0] == re.split(r"[.\[]", field)[0], (
-            error
-        )
-    assert "Traceback" not in error["message"] and "/secret" not in error["message"]
-    return error
 
 
 def _first(path: str) -> str:
@@ -422,81 +397,6 @@ async def test_prompts_of_all_forms() -> None:
             status, answer = await client.post(COMPLETIONS, model="base", prompt=prompt)
             assert status == 200 and [choice["text"] for choice in answer["choices"]] == texts
             assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
-
-
-@BOTH
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("model", ["base", "devil"])
-async def test_the_context_is_a_documented_border(path: str, stream: bool, model: str) -> None:
-    async with serving() as client:
-
-        def sized(tokens: int, **more: Any) -> dict[str, Any]:
-            fields = {"model": model, "stream": stream, **more}
-            if path == COMPLETIONS:
-                return {**fields, "prompt": [97] * tokens}
-            return {**fields, "messages": [{"role": "user", "content": "a" * (tokens - len("<user:<"))}]}
-
-        async def ask(**fields: Any) -> tuple[int, Any]:
-            async with client.session.post(client.address + path, data=_json(fields), headers=JSON) as response:
-                raw = await response.read()
-                return response.status, msgspec.json.decode(raw) if response.status != 200 else raw
-
-        for tokens in (CONTEXT - 1, CONTEXT - 2):
-            assert (await ask(**sized(tokens, max_tokens=1)))[0] == 200
-        for tokens, asked in ((CONTEXT, 1), (CONTEXT + 1, 1), (CONTEXT * 10, 1), (CONTEXT - 2, 3), (10, CONTEXT)):
-            error = refused(
-                await ask(**sized(tokens, max_tokens=asked)), "prompt" if path == COMPLETIONS else "messages"
-            )
-            assert error["code"] == "context_length_exceeded"
-            assert str(tokens) in error["message"] and str(CONTEXT) in error["message"]
-        await client.alive()
-
-
-JSON = {"Content-Type": "application/json"}
-
-
-async def test_a_very_long_text_is_refused_before_it_is_tokenised() -> None:
-    async with serving() as client:
-        error = refused(await client.post(COMPLETIONS, model="base", prompt="a" * 1_000_000), "prompt")
-        assert "at least" in error["message"]
-        refused(
-            await client.post(CHAT, model="base", messages=[{"role": "user", "content": "a" * 1_000_000}]), "messages"
-        )
-
-
-@BOTH
-async def test_an_adapter_leaves_its_sequences_the_rest_of_a_small_pool(path: str) -> None:
-    room = (8 - 3) * 16
-    async with serving(ScriptedEngine(info=model_info(VOCAB, CONTEXT, pages=8))) as client:
-        client.engine.script = lambda request: [97] * 1000
-        for model, limit in (("devil", room), ("base", CONTEXT)):
-            assert (await client.get(f"/v1/models/{model}"))[1]["max_model_len"] == limit
-            prompt = {"prompt": [97] * 10} if path == COMPLETIONS else {"messages": MESSAGES}
-            if path == CHAT:
-                _, answer = await client.post(path, model=model, **prompt)
-                assert answer["usage"]["total_tokens"] == limit
-            got = await client.post(path, model=model, max_tokens=limit, **prompt)
-            error = refused(got, "prompt" if path == COMPLETIONS else "messages")
-            assert str(limit) in error["message"] and ("page pool" in error["message"]) == (model == "devil")
-
-
-@BOTH
-async def test_the_engines_word_about_a_prompt_names_the_routes_field(path: str) -> None:
-    async with serving() as client:
-        client.engine.refuse = InvalidRequest("9 pages wanted, 8 in the pool", code="never_fits", param="prompt")
-        error = refused(await client.post(path, **GOOD[path]))
-        assert error["param"] == ("prompt" if path == COMPLETIONS else "messages")
-
-
-async def test_how_many_tokens_when_nobody_says() -> None:
-    async with serving() as client:
-        client.engine.script = lambda request: [97] * 1000
-        _, answer = await client.post(CHAT, model="base", messages=MESSAGES)
-        usage = answer["usage"]
-        assert usage["total_tokens"] == CONTEXT and answer["choices"][0]["finish_reason"] == "length"
-        _, answer = await client.post(COMPLETIONS, model="base", prompt="x")
-        assert answer["usage"]["completion_tokens"] == 16
-        refused(await client.post(COMPLETIONS, model="base", prompt="x", max_tokens=0), "max_tokens")
 
 
 async def test_fields_that_need_or_contradict_each_other() -> None:

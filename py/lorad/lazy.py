@@ -17,15 +17,16 @@ else:
         """Stands for the module."""
 
         threads: int | None = None
+        module: Any = None
 
         def __getattr__(self, name: str) -> Any:
-            new = "torch" not in sys.modules
-            module = importlib.import_module("torch")
-            if new and self.threads is not None:
-                module.set_num_threads(self.threads)
-            value = getattr(module, name)
-            vars(self)[name] = value  # the next time it's found without this call
-            return value
+            if self.module is None:  # a load asks some 2,500 times
+                new = "torch" not in sys.modules
+                module = importlib.import_module("torch")  # waits for another thread's import to be complete
+                if new and self.threads is not None:
+                    module.set_num_threads(self.threads)
+                self.module = module
+            return getattr(self.module, name)
 
     torch = _Torch()
 

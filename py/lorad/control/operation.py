@@ -23,7 +23,8 @@ class Operation:
         self.kind = kind
         self.adapters = adapters
         self.stage = "waiting"
-        """What it is at: waiting (for another one on the same name), fetching, checking, draining, paging_in, ended."""
+        """What it is at: waiting (for another one on the same name), fetching, checking, draining, paging_in,
+        restoring, ended."""
         self.error: LoradError | None = None
         self.result: dict[str, Any] = {}
         self.cancelled = False

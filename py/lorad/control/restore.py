@@ -23,7 +23,7 @@ from lorad.store.thread import StateThread
 
 log = logging.getLogger("lorad.server")
 
-TELL_SECONDS = 5.0
+TELL_SECONDS = 10.0
 """How often the log hears how far it is."""
 
 NO_ROOM = ("adapter_image", "cache_full", "cache_unusable")

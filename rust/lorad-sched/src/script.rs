@@ -18,7 +18,7 @@
 //!
 //! | command | meaning |
 //! | --- | --- |
-//! | `core limit=n …` | a new core; limits, times and costs as in [`Config`], small by default; `order=fair|arrival|affinity`, `eviction=cost|lru`, `adapter_pages=n`, `slots=NxP` |
+//! | `core limit=n …` | a new core; limits, times and costs as in [`crate::Config`], small by default; `order=fair|arrival|affinity`, `eviction=cost|lru`, `adapter_pages=n`, `slots=NxP` |
 //! | `register name pages=n layers=n tag=n tenant=n weight=n remote=1` | an adapter, called `name` in this script |
 //! | `unregister name` | |
 //! | `tenant id weight=n pages_max=n adapters_max=n running_max=n waiting_max=n` | sets share and limits |
@@ -38,7 +38,9 @@
 //!
 //! Each `step` is 1000 µs after the last; `at=n` on any command sets the time.
 
+mod arguments;
 mod expect;
+mod limits;
 mod repeat;
 
 use std::collections::HashMap;
@@ -47,9 +49,12 @@ use std::fmt::Write;
 use crate::adapter::{Adapter, Residency};
 use crate::plan::{Head, Part};
 use crate::{
-    AdapterId, AdapterSpec, Config, ConfigError, Core, Costs, Event, Eviction, Explanation, Order, Policy,
-    Priority, RequestId, RequestSpec, Split, StepError, TenantSpec, SAMPLE_FAILED,
+    AdapterId, AdapterSpec, ConfigError, Core, Event, Explanation, Priority, RequestId, RequestSpec,
+    StepError, TenantSpec, SAMPLE_FAILED,
 };
+
+use arguments::{number, Arguments, Mistake};
+use limits::{policy, small};
 
 /// Runs a script and returns it with what its commands printed.
 pub fn run(text: &str) -> String {
@@ -81,59 +86,6 @@ pub fn run(text: &str) -> String {
         out.push_str(if printed.is_empty() { "ok\n" } else { &printed });
     }
     out
-}
-
-/// A mistake in the script.
-type Mistake = String;
-
-/// `key=value` and bare words of a command.
-struct Arguments<'a> {
-    words: Vec<&'a str>,
-    pairs: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> Arguments<'a> {
-    fn new(line: &'a str) -> Self {
-        let (mut words, mut pairs) = (Vec::new(), Vec::new());
-        for part in line.split_whitespace() {
-            match part.split_once('=') {
-                Some(pair) => pairs.push(pair),
-                None => words.push(part),
-            }
-        }
-        Self { words, pairs }
-    }
-
-    fn take(&mut self, key: &str) -> Option<&'a str> {
-        let index = self.pairs.iter().position(|(other, _)| *other == key)?;
-        Some(self.pairs.remove(index).1)
-    }
-
-    fn number<T: std::str::FromStr>(&mut self, key: &str, default: T) -> Result<T, Mistake> {
-        match self.take(key) {
-            None => Ok(default),
-            Some(text) => number(text),
-        }
-    }
-
-    fn word(&mut self) -> Result<&'a str, Mistake> {
-        if self.words.is_empty() {
-            return Err("a name or number is missing".to_string());
-        }
-        Ok(self.words.remove(0))
-    }
-
-    fn end(self) -> Result<(), Mistake> {
-        match (self.words.first(), self.pairs.first()) {
-            (None, None) => Ok(()),
-            (Some(word), _) => Err(format!("unknown word {word}")),
-            (None, Some((key, _))) => Err(format!("unknown argument {key}")),
-        }
-    }
-}
-
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, Mistake> {
-    text.parse().map_err(|_| format!("{text} isn't a number that fits here"))
 }
 
 struct Session {
@@ -506,76 +458,4 @@ fn print_explanation(found: &Explanation, out: &mut String) {
         let _ = write!(out, ", lacked {lack}");
     }
     let _ = writeln!(out, ", preempted {}, cached tokens {}", found.preemptions, found.cached_tokens);
-}
-
-fn policy(arguments: &mut Arguments) -> Result<Policy, Mistake> {
-    Ok(Policy {
-        order: match arguments.take("order") {
-            None | Some("fair") => Order::Fair,
-            Some("arrival") => Order::Arrival,
-            Some("affinity") => Order::Affinity,
-            Some(other) => return Err(format!("no order {other}")),
-        },
-        eviction: match arguments.take("eviction") {
-            None | Some("cost") => Eviction::Cost,
-            Some("lru") => Eviction::Lru,
-            Some(other) => return Err(format!("no eviction {other}")),
-        },
-        split: match (arguments.take("adapter_pages"), arguments.take("slots")) {
-            (None, None) => Split::Unified,
-            (Some(pages), None) => Split::Fixed { adapter_pages: number(pages)? },
-            (None, Some(slots)) => {
-                let (count, pages) = slots.split_once('x').ok_or("slots=COUNTxPAGES expected")?;
-                Split::Slots { count: number(count)?, pages: number(pages)? }
-            }
-            (Some(_), Some(_)) => return Err("adapter_pages and slots exclude each other".to_string()),
-        },
-    })
-}
-
-/// The limits of a script that names none: small enough to read.
-fn small() -> Config {
-    Config {
-        pages: 16,
-        pages_reserved: 0,
-        page_tokens: 4,
-        rows_max: 4,
-        tokens_max: 16,
-        prefill_chunk_max: 8,
-        slots_max: 2,
-        adapters_step_max: 8,
-        page_ins_max: 2,
-        adapters_max: 8,
-        waiting_max: 8,
-        sequence_tokens_max: 64,
-        stop_tokens_max: 4,
-        vocab: 100_000,
-        tenants_max: 8,
-        urgent_after_us: 8000,
-        preempt_after_tokens: 2,
-        preempt_after_us: 0,
-        quantum_us: 0,
-        rows_reserved: 0,
-        wait_us_max: 0,
-        pinned_pages_max: 0,
-        half_life_us: 1_000_000,
-        prefix_cache: false,
-        share_base_prefix: false,
-        // a step of a script takes 1000 µs
-        costs: Costs {
-            step_ns: 500_000,
-            token_ns: 10_000,
-            sample_ns: 10_000,
-            context_ns: 100,
-            adapter_page_ns: 10_000,
-            adapter_token_page_ns: 1000,
-            page_in_ns: 500_000,
-            page_in_page_ns: 100_000,
-            few_tokens: 0,
-            many_ns: 0,
-            head_ns: 0,
-            beside_page_ns: 0,
-        },
-        policy: Policy::default(),
-    }
 }

@@ -4,6 +4,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use lorad_blocks::layout::Chunk;
+
 use super::delta::{shrink_unit, Delta, Input, Target};
 use super::units::Unit;
 use crate::fetch::Fetch;
@@ -74,13 +76,11 @@ impl<'a> Delta<'a> {
     /// Names the A of a unit.
     pub fn fetch_a(&self, unit: usize, fetch: &mut Fetch) {
         let unit = &self.units.all[unit];
-        unit.a_chunks().iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
+        self.fetch(unit, unit.a_chunks(), fetch);
     }
 
-    /// Names the B of a unit.
-    pub fn fetch_b(&self, unit: usize, fetch: &mut Fetch) {
-        let unit = &self.units.all[unit];
-        unit.b_chunks().iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
+    fn fetch(&self, unit: &Unit<'_>, chunks: &[Chunk], fetch: &mut Fetch) {
+        chunks.iter().for_each(|chunk| fetch.add(unit.weights(self.arena, chunk)));
     }
 
     /// Computes s of a unit that is taken by itself.
@@ -129,7 +129,8 @@ impl<'a> Delta<'a> {
     ) {
         let units = runs.units_of(some.clone());
         fetch.clear();
-        units.iter().skip(1).for_each(|unit| self.fetch_b(*unit, fetch));
+        let later = units.iter().skip(1).map(|unit| &self.units.all[*unit]);
+        later.for_each(|unit| self.fetch(unit, unit.b_chunks(), fetch));
         let columns = |unit: &usize| self.units.all[*unit].columns().len();
         fetch.spread(units.iter().map(columns).sum::<usize>().div_ceil(STEP_COLUMNS));
         let mut at = runs.units_before(some.start);
