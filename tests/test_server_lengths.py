@@ -83,3 +83,11 @@ async def test_how_many_tokens_when_nobody_says() -> None:
         _, answer = await client.post(COMPLETIONS, model="base", prompt="x")
         assert answer["usage"]["completion_tokens"] == 16
         refused(await client.post(COMPLETIONS, model="base", prompt="x", max_tokens=0), "max_tokens")
+
+
+async def test_the_least_must_fit_where_the_most_is_whatever_fits() -> None:
+    async with serving() as client:
+        chat = {"model": "base", "messages": MESSAGES}
+        error = refused(await client.post(CHAT, **chat, min_tokens=CONTEXT), "messages")
+        assert error["code"] == "context_length_exceeded" and f"and {CONTEXT} to make" in error["message"]
+        assert (await client.post(CHAT, **chat, min_tokens=CONTEXT // 2))[0] == 200

@@ -443,14 +443,6 @@ async def test_edits_of_logits_reach_the_engine_or_are_refused(path: str) -> Non
         await client.alive()
 
 
-async def test_the_least_must_fit_where_the_most_is_whatever_fits() -> None:
-    async with serving() as client:
-        chat = {"model": "base", "messages": MESSAGES}
-        error = refused(await client.post(CHAT, **chat, min_tokens=CONTEXT), "messages")
-        assert error["code"] == "context_length_exceeded" and f"and {CONTEXT} to make" in error["message"]
-        assert (await client.post(CHAT, **chat, min_tokens=CONTEXT // 2))[0] == 200
-
-
 @BOTH
 async def test_stop_strings_count_once_the_least_is_there(path: str) -> None:
     async with serving() as client:
