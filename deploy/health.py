@@ -1,7 +1,6 @@
 """Asks a lorad's /health: exit code 0 if tokens can be made, else 1. For containers and service managers.
 
-A lorad whose engine has died goes on answering 503 and doesn't start another one; nor do container engines restart what
-is unhealthy. With `--end PID` this ends that process then, and only then, so that a restart policy starts it anew.
+Only for telling: a lorad whose engine has died starts another one by itself.
 """
 
 from __future__ import annotations
@@ -9,13 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import urllib.error
 import urllib.request
-
-GONE = "engine_gone"
-"""The status that never becomes another one. While lorad starts, drains or waits for its engine it says others."""
 
 
 def main() -> int:
@@ -23,12 +18,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Whether a lorad can make tokens.", allow_abbrev=False)
     parser.add_argument("--url", default=f"http://127.0.0.1:{os.environ.get('LORAD_PORT', '8000')}/health")
     parser.add_argument("--timeout", type=float, default=4.0, help="seconds (4)")
-    parser.add_argument("--end", type=int, metavar="PID", help="end this process if its engine has died")
     arguments = parser.parse_args()
     code, status = ask(arguments.url, arguments.timeout)
     sys.stdout.write(f"{status}\n")
-    if status == GONE and arguments.end is not None:
-        os.kill(arguments.end, signal.SIGTERM)
     return 0 if code == 200 else 1
 
 

@@ -94,6 +94,7 @@ class ScriptedEngine:
         self.script = script
         self.model = info or model_info()
         self.fault: LoradError | None = None
+        self.life = 0
         self.auto = auto
         self.submitted: list[Generate] = []
         self.aborted: list[int] = []
@@ -159,7 +160,9 @@ class ScriptedEngine:
         self.held[info.generation] += 1
         return info
 
-    async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
+    async def release_adapter(self, generation: str, *, pinned: bool = False, life: int | None = None) -> None:
+        if life is not None and life != self.life:
+            return
         assert self.held[generation] > 0
         self.held[generation] -= 1
         self.pins[generation] -= pinned

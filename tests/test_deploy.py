@@ -41,7 +41,7 @@ OTHER_PROGRAMS = {
     "useradd, groupadd": ("--gid", "--home-dir", "--no-create-home", "--shell", "--system", "--uid"),
     "systemctl": ("--now", "--quiet"),
     "kubectl": ("--from-literal",),
-    "health.py": ("--end", "--timeout", "--url"),
+    "health.py": ("--timeout", "--url"),
 }
 """Flags of others that are in deploy/ too."""
 
@@ -292,26 +292,3 @@ def test_health(answer: tuple[str, list[Any]]) -> None:
     assert _ask(url) == (0, "not lorad's answer")
     code, text = _ask("http://127.0.0.1:1/health")
     assert code == 1 and text.startswith("no answer")
-
-
-def test_health_ends_a_lorad_without_an_engine_and_no_other(answer: tuple[str, list[Any]]) -> None:
-    url, said = answer
-    victim = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    try:
-        for status in ("draining", "engine_stalled", "engine_starting"):
-            said[:] = [503, f'{{"status": "{status}"}}']
-            assert _ask(url, "--end", str(victim.pid)) == (1, status)
-            assert victim.poll() is None
-        said[:] = [503, '{"status": "engine_gone"}']
-        assert _ask(url, "--end", str(victim.pid)) == (1, "engine_gone")
-        assert victim.wait(timeout=60) == -15
-    finally:
-        victim.kill()
-        victim.wait()
-
-
-def test_the_status_that_never_changes_is_one_that_lorad_says() -> None:
-    assert 'code="engine_gone"' in (ROOT / "py/lorad/engine/client.py").read_text()
-    assert 'GONE = "engine_gone"' in (DEPLOY / "health.py").read_text()
-    assert "engine_gone" in (DEPLOY / "systemd/lorad-health.service").read_text()
-    assert "--end" in (DEPLOY / "compose.yaml").read_text()

@@ -208,8 +208,27 @@ async def test_the_engines_death_is_told(how: str, caplog: pytest.LogCaptureFixt
                 await asyncio.sleep(0.01)
         assert engine.pid is not None and not _exists(engine.pid), "no zombie stays"
         (line,) = caplog.messages
-        assert f"the engine process {engine.pid} " in line and "503" in line and "restart" in line
+        assert f"the engine process {engine.pid} " in line and "503 until it's started again" in line
         assert ("was killed by SIGKILL" if how == "killed" else "ended with status 1: the engine failed") in line
+
+
+async def test_an_engine_that_stays_locked_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(client, "STALL_SECONDS", 0.2)
+    async with running_engine() as engine:
+        dead = asyncio.Event()
+        engine.on_death = dead.set
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        await asyncio.wait_for(dead.wait(), 10)
+        assert not _exists(engine.pid)
+        assert isinstance(engine.fault, Unavailable) and engine.fault.code == "engine_restarting"
+        await engine.restart()
+        assert engine.fault is not None and engine.fault.code == "engine_restarting"
+        engine.resume()
+        sink = Collector()
+        engine.submit(generate(1, [1]), sink)
+        assert isinstance(await sink.ended(), Finished)
 
 
 async def test_an_engine_that_is_locked_up_is_noticed_and_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lorad.bench.figures import Figures, figures
-from lorad.bench.lengths import Lengths
+from lorad.bench.lengths import Uniform
 from lorad.bench.run import run
 from lorad.bench.traffic import Traffic, asks
 from lorad.engine.engine import Engine
@@ -71,7 +71,7 @@ def measure_zipf(
 
 
 def _run(engine: Engine, found: dict[str, list[Figures]], side: str, rate: float, adapters: int, repeat: int) -> None:
-    lengths = Lengths.parse(str(PROMPT)), Lengths.parse(str(OUTPUT))
+    lengths = Uniform(PROMPT, PROMPT), Uniform(OUTPUT, OUTPUT)
     traffic = Traffic(SATURATED, rate, *lengths, zipf=1.0, seed=repeat)
     one = side.startswith("one")
     made = run(engine, asks(traffic, adapters, engine.weights.config.vocab), lambda k: "a0" if one else f"a{k}")

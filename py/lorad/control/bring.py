@@ -14,10 +14,10 @@ from typing import Any
 from lorad.control.background import Background
 from lorad.control.operation import Operation
 from lorad.control.rates import Rate
-from lorad.control.record import Record
+from lorad.control.record import Awaited, Record, Source
 from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import AdapterInfo
-from lorad.errors import Conflict, LoradError, NotFound
+from lorad.errors import Conflict, LoradError, NotFound, Unavailable
 from lorad.server.registry import Registry
 from lorad.sources.cache import AdapterCache, Entry
 from lorad.sources.policy import SourcePolicy
@@ -73,8 +73,11 @@ class Bring:
                     await self._state.do(lambda state: state.keep(record.name, source, entry.digest, info.generation))
                 if operation.cancelled:  # meanwhile; the unload that did it removes the row
                     raise load_cancelled(record.name)
+                if self._handle.life != info.life:  # the engine that has it is gone; it's in force by what is written
+                    self.await_again(record, (Source(source, entry.digest, pin, new=False),), info.generation)
+                    raise Unavailable("the engine has died meanwhile", code="engine_gone")
             except LoradError:
-                await self._handle.release_adapter(info.generation)
+                await self._handle.release_adapter(info.generation, life=info.life)
                 raise
         except BaseException:
             self._cache.release(entry.digest)
@@ -92,7 +95,7 @@ class Bring:
                 with contextlib.suppress(LoradError):
                     await self._handle.pin_adapter(before.generation, False)
                     was_pinned = False
-            self._background.spawn(self.forget(before.generation, before_digest, pinned=was_pinned))
+            self._background.spawn(self.forget(before, before_digest, pinned=was_pinned))
         if pin:
             try:
                 await self.pin(record, True)
@@ -143,9 +146,21 @@ class Bring:
         record.pinned = False
         return before
 
-    async def forget(self, generation: str, digest: str, *, pinned: bool) -> None:
+    def await_again(self, record: Record, sources: tuple[Source, ...], generation: str) -> None:
+        """A name whose adapter isn't there, or has gone with its engine, is to be brought back."""
+        newest = sources[0]
+        if record.info is not None:
+            self._registry.suspend(record.name)
+            if record.digest:
+                self._cache.release(record.digest)
+        else:
+            self._registry.announce(record.name, generation)
+        record.info, record.awaited = None, Awaited(sources)
+        record.source, record.digest, record.pinned = newest.text, newest.digest, newest.pinned
+
+    async def forget(self, info: AdapterInfo, digest: str, *, pinned: bool) -> None:
         try:
-            await self._handle.release_adapter(generation, pinned=pinned)
+            await self._handle.release_adapter(info.generation, pinned=pinned, life=info.life)
         finally:
             if digest:
                 self._cache.release(digest)

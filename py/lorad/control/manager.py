@@ -241,7 +241,7 @@ class AdapterManager:
             count = len(running)
             operation.track(lambda: (count - len(self._in_flight.still(running)), count))
             if was.info is not None:
-                await asyncio.gather(ending, self._bring.forget(was.info.generation, was.digest, pinned=was.pinned))
+                await asyncio.gather(ending, self._bring.forget(was.info, was.digest, pinned=was.pinned))
             await ending
             operation.end()
         except LoradError as error:
@@ -314,6 +314,10 @@ class AdapterManager:
     def begin_restore(self, on_progress: Callable[[int, int, int], None] = lambda done, failed, total: None) -> None:
         """Begins to bring their adapters back in the background; `on_progress(done, failed, total)`."""
         self._restore.begin(on_progress)
+
+    async def engine_died(self) -> None:
+        """Makes all that the engine had known as to be brought back; `begin_restore` begins that."""
+        await self._restore.again()
 
     async def bring_back(self, name: str) -> bool:
         """If what `name` stands for isn't back yet, waits until it is, ahead of all others, or is listed as failed.

@@ -58,14 +58,7 @@ class Restore:
     async def read(self, taken: Collection[str] = ()) -> None:
         """Makes names and aliases known. `taken`: names that options of the start have, which aliases make way for."""
         for row in await self._state.do(StateFile.adapters):
-            record = self._records[row.name] = Record(row.name, kept=True)
-            record.awaited = awaited = _awaited(row)
-            newest = awaited.sources[0]
-            record.source, record.digest, record.pinned = newest.text, newest.digest, newest.pinned
-            try:
-                self._registry.announce(row.name, row.generation)
-            except LoradError as error:
-                self._fail(record, error)
+            self._make_known(row)
         for alias, target in (await self._state.do(StateFile.aliases)).items():
             if alias in self._records or alias in taken:
                 log.error("the alias %r is a name now, and isn't brought back", alias)
@@ -74,6 +67,29 @@ class Restore:
                 self._registry.set_alias(alias, target)
             except LoradError as error:
                 log.error("the alias %r couldn't be brought back: %s", alias, error.message)
+
+    def _make_known(self, row: AdapterRow) -> None:
+        record = self._records[row.name] = Record(row.name, kept=True)
+        try:
+            self._bring.await_again(record, _awaited(row).sources, row.generation)
+        except LoradError as error:
+            self._fail(record, error)
+
+    async def again(self) -> None:
+        """The engine has died, and its adapters with it: what is in force, or was on its way, is to be brought back.
+        Those that the state file doesn't know come from where they came from."""
+        rows = {row.name: row for row in await self._state.do(StateFile.adapters)}
+        for row in rows.values():
+            if row.name not in self._records:  # its load ended with the engine
+                self._make_known(row)
+        for record in list(self._records.values()):
+            if record.info is None:
+                continue
+            if record.name in rows:
+                self._bring.await_again(record, _awaited(rows[record.name]).sources, record.info.generation)
+            elif record.digest:
+                source = Source(record.source, record.digest, record.pinned, new=False)
+                self._bring.await_again(record, (source,), record.info.generation)
 
     def begin(self, on_progress: Callable[[int, int, int], None]) -> None:
         """Begins to bring all back, pinned ones first; `on_progress(done, failed, total)` hears how far it is."""

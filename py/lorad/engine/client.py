@@ -48,7 +48,7 @@ from lorad.engine.messages import (
     ToEngine,
     ToFront,
 )
-from lorad.errors import EngineFailure, LoradError, Unavailable
+from lorad.errors import EngineFailure, LoradError, ModelRejected, Unavailable
 
 log = logging.getLogger("lorad.server")
 
@@ -83,6 +83,7 @@ class ProcessEngine:
         self._model: ModelInfo | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
+        self._wire: _Wire | None = None
         self._ready: asyncio.Future[ModelInfo] | None = None
         self._beat: asyncio.Task[None] | None = None
         self._burial: asyncio.Task[None] | None = None
@@ -93,11 +94,52 @@ class ProcessEngine:
         self._death: LoradError | None = None
         self._cause: LoradError | None = None
         self._stopping = False
+        self.on_death: Callable[[], None] | None = None
+        """Called when a process that served has ended by itself, and nothing of it is left: `restart` may follow."""
+        self._launching = False
+        self._resuming = False
+        self.life = 0
+        """Which process it is: one more with each start."""
 
     # life
 
     async def start(self) -> ModelInfo:
         """Starts the process and waits until its model is loaded."""
+        try:
+            return await self._launch()
+        except BaseException:
+            await self.stop(grace_s=0.0)
+            raise
+
+    async def restart(self) -> None:
+        """Starts another process in place of one that has died. It knows no adapters and no tenants: calls that tell it
+        are taken when this returns, requests from `resume` on."""
+        before = self.model
+        self._resuming = True
+        try:
+            model = await self._launch()
+        except BaseException:
+            self._drop()
+            raise
+        if model.digest != before.digest:
+            self._model = before
+            self._drop()
+            raise ModelRejected(
+                f"the base isn't the one that was served: {model.digest[:12]}, before {before.digest[:12]}",
+                code="base_changed",
+            )
+
+    def _drop(self) -> None:
+        """Ends a process that came to nothing; its end is no news."""
+        self._wire = None
+        self.kill()
+        self._death = self._death or Unavailable("the engine is being started again", code="engine_restarting")
+
+    def resume(self) -> None:
+        """Requests are taken again."""
+        self._resuming = False
+
+    async def _launch(self) -> ModelInfo:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         for end in (ours, theirs):
@@ -118,14 +160,16 @@ class ProcessEngine:
             theirs.close()
         ours.setblocking(False)
         self._ready = loop.create_future()
-        transport, _ = await loop.create_unix_connection(lambda: _Wire(self), sock=ours)
-        self._transport = transport
-        self._send(Start(self._config, self._will_load))
+        self._launching = True
         try:
+            transport, self._wire = await loop.create_unix_connection(lambda: _Wire(self), sock=ours)
+            self._transport = transport
+            self._send(Start(self._config, self._will_load))
             self._model = await self._ready
-        except BaseException:
-            await self.stop(grace_s=0.0)
-            raise
+        finally:
+            self._launching = False
+        self.life += 1
+        self._death = self._asked_at = None
         self._beat = asyncio.create_task(self._keep_asking())
         return self._model
 
@@ -171,6 +215,8 @@ class ProcessEngine:
         """Why no tokens can be made now."""
         if self._death is not None:
             return self._death
+        if self._resuming:
+            return Unavailable("the engine is being started again", code="engine_restarting")
         if self._model is None:
             return Unavailable("the engine is starting", code="engine_starting")
         if self._asked_at is not None:
@@ -193,16 +239,22 @@ class ProcessEngine:
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         """Reads, checks and registers an adapter folder."""
-        return cast(AdapterInfo, await self._call(lambda call: LoadAdapter(call, name, path)))
+        return await self._load(lambda call: LoadAdapter(call, name, path))
 
     async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
         """Registers the sum of registered adapters."""
-        return cast(AdapterInfo, await self._call(lambda call: CombineAdapters(call, list(terms))))
+        return await self._load(lambda call: CombineAdapters(call, list(terms)))
 
-    async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
+    async def release_adapter(self, generation: str, *, pinned: bool = False, life: int | None = None) -> None:
         """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when
-        it's drained and forgotten."""
-        await self._call(lambda call: ReleaseAdapter(call, generation, pinned))
+        it's drained and forgotten. `life`: of the load; what a process held that is gone needs no release."""
+        life = self.life if life is None else life
+        try:
+            if life == self.life:
+                await self._call(lambda call: ReleaseAdapter(call, generation, pinned))
+        except Unavailable:
+            if self._death is None and self.life == life:
+                raise
 
     async def pin_adapter(self, generation: str, pinned: bool) -> None:
         """Keeps a generation in pages, or no longer."""
@@ -223,6 +275,10 @@ class ProcessEngine:
         return cast(Stats, await self._call(GetStats))
 
     # messages
+
+    async def _load(self, make: Callable[[int], ToEngine]) -> AdapterInfo:
+        info: AdapterInfo = await self._call(make)
+        return msgspec.structs.replace(info, life=self.life)
 
     def _send(self, message: ToEngine) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -250,8 +306,12 @@ class ProcessEngine:
             try:
                 await asyncio.wait({answer}, timeout=STALL_SECONDS)
                 if not answer.done():
-                    # It may come to itself again, so the process stays; but nobody shall wait in silence.
+                    # It may come to itself again, so the process stays for now; but nobody shall wait in silence.
                     self._give_up()
+                    await asyncio.wait({answer}, timeout=STALL_SECONDS)
+                if not answer.done():
+                    log.error("the engine process is ended: it has not answered for %g s", 2 * STALL_SECONDS)
+                    self.kill()
                 await answer
             except LoradError:
                 return
@@ -321,13 +381,17 @@ class ProcessEngine:
 
     def _die(self, cause: LoradError) -> None:
         """The engine can make no more tokens: everybody who waits for it hears so, once."""
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(cause)
         if self._death is not None:
             return
         # A request that ran gets the cause; one that comes later is told that the service is not there.
         self._cause = cause
-        self._death = Unavailable(f"the engine is gone: {cause.message}", code="engine_gone")
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(cause)
+        if self.on_death is None or self._stopping:
+            self._death = Unavailable(f"the engine is gone: {cause.message}", code="engine_gone")
+        else:
+            what = f"the engine is being started again: {cause.message}"
+            self._death = Unavailable(what, code="engine_restarting")
         sinks, self._sinks = self._sinks, {}
         _fail(sinks, cause)
         for future in self._calls.values():
@@ -340,19 +404,23 @@ class ProcessEngine:
         else:
             self._die(EngineFailure("the engine process has ended unexpectedly", code="engine_died"))
             # Before the model is loaded, whoever waits for the start is told.
-            if self._model is not None:
+            if not self._launching:
                 self._burial = asyncio.create_task(self._bury())
 
     async def _bury(self) -> None:
-        """Leaves no zombie of a dead engine, and tells the operator: nothing starts it again."""
+        """Leaves no zombie of a dead engine, tells the operator, and who may start it again."""
         assert self._process is not None and self._cause is not None
         code = await reap(self._process, BURY_SECONDS)
         log.error(
-            "the engine process %d %s: %s. /health and all requests are answered 503 from now on; restart lorad",
+            "the engine process %d %s: %s. /health and all requests are answered 503 until it's started again",
             self._process.pid,
             how_it_ended(code),
             self._cause.message,
         )
+        if self._beat is not None:
+            self._beat.cancel()
+        if self.on_death is not None and not self._stopping:
+            self.on_death()
 
 
 class _Wire(asyncio.Protocol):
@@ -375,7 +443,8 @@ class _Wire(asyncio.Protocol):
                 self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._owner._lost()
+        if self._owner._wire is self:
+            self._owner._lost()
 
 
 def _fail(sinks: dict[int, Sink], error: LoradError) -> None:

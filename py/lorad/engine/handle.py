@@ -34,6 +34,10 @@ class EngineHandle(Protocol):
         """The base model; valid once the engine is ready."""
 
     @property
+    def life(self) -> int:
+        """Which engine process it is. What one has loaded is gone with it."""
+
+    @property
     def fault(self) -> LoradError | None:
         """Why no tokens can be made now; None while they can."""
 
@@ -51,9 +55,10 @@ class EngineHandle(Protocol):
         """Registers the sum of registered adapters under `generation_of(terms)`. Wants a `release_adapter`, as a load
         does."""
 
-    async def release_adapter(self, generation: str, *, pinned: bool = False) -> None:
+    async def release_adapter(self, generation: str, *, pinned: bool = False, life: int | None = None) -> None:
         """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when
-        it's drained and forgotten."""
+        it's drained and forgotten. `life`: of the load (`AdapterInfo.life`); what
+        a process held that is gone needs no release."""
 
     async def pin_adapter(self, generation: str, pinned: bool) -> None:
         """Keeps a generation in pages, for one of its loads, or no longer."""

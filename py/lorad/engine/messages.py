@@ -253,6 +253,8 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     path: str
     warnings: tuple[str, ...] = ()
     """What isn't wrong and should be known."""
+    life: int = 0
+    """`EngineHandle.life` of the process that holds it; the front's note."""
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, tag="loaded"):

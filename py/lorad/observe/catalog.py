@@ -133,6 +133,7 @@ CACHE_HITS = Metric("vllm:prefix_cache_hits", "counter", "Of them, tokens that i
 PREEMPTIONS = Metric("vllm:num_preemptions", "counter", "Sequences that lost their pages and began again.", _MODEL)
 
 ENGINE_UP = Metric("lorad:engine_up", "gauge", "1 while the engine answers.")
+ENGINE_STARTS = Metric("lorad:engine_restarts", "counter", "Times that the engine was started again after it had died.")
 IN_FLIGHT = Metric("lorad:requests_in_flight", "gauge", "Sequences taken in and not yet answered.")
 COMBINED = Metric("lorad:combined_adapters", "gauge", "Combinations of adapters that are kept.")
 ANSWERS = Metric(
@@ -233,7 +234,7 @@ SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
             PREEMPTIONS,
         ),
     ),
-    ("The server", (ENGINE_UP, IN_FLIGHT, COMBINED, ANSWERS, REFUSALS, STEPS, MEMORY, BUILD)),
+    ("The server", (ENGINE_UP, ENGINE_STARTS, IN_FLIGHT, COMBINED, ANSWERS, REFUSALS, STEPS, MEMORY, BUILD)),
     (
         "Pool and adapters",
         (

@@ -104,6 +104,7 @@ class Metrics:
         self._ends = catalog.ENDS.counter(self.registry)
         self._answers = catalog.ANSWERS.counter(self.registry)
         self._refusals = catalog.REFUSALS.counter(self.registry)
+        self._engine_starts = catalog.ENGINE_STARTS.counter(self.registry)
         self._changes = catalog.CHANGES.counter(self.registry)
         for change in ("added", "replaced", "removed"):
             self._changes.labels(change)
@@ -168,6 +169,10 @@ class Metrics:
         self._answers.labels(route, str(status)).inc()
         if code:
             self._refusals.labels(str(status), code).inc()
+
+    def engine_started_again(self) -> None:
+        """The engine had died."""
+        self._engine_starts.inc()
 
     def used(self, used: Used) -> None:
         """A tenant's request has ended."""

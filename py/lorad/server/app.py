@@ -150,6 +150,10 @@ class Front:
             return json_response({"status": fault.code}, status=503)
         return json_response({"status": "ready"})
 
+    async def live(self, request: web.Request) -> web.Response:
+        """200 as long as this process answers: an engine that died is started again by it."""
+        return json_response({"status": "live"})
+
     async def version(self, request: web.Request) -> web.Response:
         """The package's version."""
         return json_response({"version": _version()})
@@ -363,6 +367,7 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
         front.metrics.tenants = tenancy.directory.names
     add_page(app)
     app.router.add_get("/health", front.health)
+    app.router.add_get("/health/live", front.live)
     app.router.add_get("/version", front.version)
     app.router.add_get("/metrics", front.scrapes.answer)
     app.router.add_get("/v1/models", front.models)

@@ -20,7 +20,7 @@ from lorad.tenants.directory import Directory
 from lorad.tenants.routes import PREFIXES as TENANT_PREFIXES
 from lorad.tenants.tenant import EVERYBODY, Tenant
 
-OPEN_ROUTES = frozenset((method, path) for path in ("/health", *FILES) for method in ("GET", "HEAD"))
+OPEN_ROUTES = frozenset((method, path) for path in ("/health", "/health/live", *FILES) for method in ("GET", "HEAD"))
 """Answered without a key: the page's files and whether tokens can be made. They tell no names, prompts or paths."""
 
 TENANT = web.RequestKey("tenant", Tenant)

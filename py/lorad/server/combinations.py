@@ -107,8 +107,8 @@ class Combinations:
         return [Term(target.name, target.generation, part.weight) for target, part in zip(targets, wanted, strict=True)]
 
     def _begin(self, terms: list[Term]) -> _Copy:
-        if (gone := self._copies.make_room(self._is_idle)) is not None:
-            self._spawn(self._release(gone))
+        if (gone := self._copies.make_room(self._is_idle)) is not None and gone.info is not None:
+            self._spawn(self._release(gone.info))
         copy = _Copy(generation_of(terms), {term.name: term.generation for term in terms})
         self._copies.add(copy)
         self._spawn(self._load(copy, terms))
@@ -120,7 +120,7 @@ class Combinations:
             if self._copies.has(copy):
                 copy.info = info
             else:  # a part went meanwhile
-                await self._release(copy)
+                await self._release(info)
         except LoradError as error:
             self._copies.remove(copy)
             copy.error = error
@@ -131,18 +131,23 @@ class Combinations:
         finally:
             copy.ready.set()
 
-    async def _release(self, copy: _Copy) -> None:
+    async def _release(self, info: AdapterInfo) -> None:
         try:
-            await self._handle.release_adapter(copy.generation)
+            await self._handle.release_adapter(info.generation, life=info.life)
         except LoradError as error:
             if self._handle.fault is None:
-                log.error("the combination %s could not be released: %s", copy.generation, error.message)
+                log.error("the combination %s could not be released: %s", info.generation, error.message)
+
+    def engine_died(self) -> None:
+        """All copies have gone with the engine. Who waits for one has it made again."""
+        for copy in self._copies.take_all():
+            copy.ready.set()
 
     def _changed(self, change: Change) -> None:
         for copy in self._copies.take_stale(change.name, change.after):
             copy.ready.set()  # whoever waits looks again at once
             if copy.info is not None:
-                self._spawn(self._release(copy))
+                self._spawn(self._release(copy.info))
 
     def _is_idle(self, copy: _Copy) -> bool:
         at_work = any(one.target.generation == copy.generation for one in self._in_flight)

@@ -112,13 +112,17 @@ class Registry:
         self.check_name(name)
         self._announced[name] = generation
 
+    def suspend(self, name: str) -> None:
+        """An adapter has to be brought again: its name is listed, and means nothing until then."""
+        self._announced[name] = self._adapters.pop(name).info.generation
+
     def publish(self, info: AdapterInfo) -> AdapterInfo | None:
         """Lets a name mean this adapter from now on; gives the one that it meant before."""
         self.check_name(info.name)
         before = self._adapters.get(info.name)
         self._adapters[info.name] = Entry(info, int(self._now()))
-        self._announced.pop(info.name, None)
-        self._tell(info.name, before.info.generation if before else None, info.generation)
+        announced = self._announced.pop(info.name, None)
+        self._tell(info.name, before.info.generation if before else announced or None, info.generation)
         return before.info if before else None
 
     def withdraw(self, name: str) -> AdapterInfo | None:

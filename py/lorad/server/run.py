@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import gc
+import logging
 import os
 import signal
 import socket
@@ -24,15 +25,18 @@ from lorad.control.setup import make_manager, on_unknown
 from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
-from lorad.errors import InvalidRequest, ModelRejected, Unavailable
+from lorad.errors import AdapterRejected, InvalidRequest, ModelRejected, Unavailable
 from lorad.named_file import expanded
 from lorad.observe.logs import configure
 from lorad.observe.tracing import make_tracing
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
+from lorad.server.revival import Revival
 from lorad.store.state import state_path
 from lorad.tenants.serving import Tenancy
 from lorad.text.model import load_text_model
+
+log = logging.getLogger("lorad.server")
 
 CUT_SECONDS = 2.0
 """After the deadline: how long error events may take to reach their clients."""
@@ -71,7 +75,14 @@ class Server:
         self._loads = bool(server_config.control_key or server_config.adapter_registry or server_config.tenants)
         self._tracing = make_tracing(server_config.otlp_endpoint, os.environ)
         will_load = self._loads or bool(server_config.lora_modules)
-        self.engine = ProcessEngine(self._engine_config, engine=engine, on_progress=on_progress, will_load=will_load)
+        self.engine = ProcessEngine(
+            self._engine_config,
+            engine=engine,
+            on_progress=on_progress,
+            will_load=will_load,
+        )
+        self._revival = Revival(self.engine, self._resume)
+        self.engine.on_death = self._revival.begin
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
         self.tenancy: Tenancy | None = None
@@ -162,6 +173,32 @@ class Server:
                 self.manager.adopt(name, path, info)
             self._on_adapter(info)
 
+    async def _resume(self) -> None:
+        """Tells a fresh engine what the one before it knew."""
+        front = self.front
+        assert front is not None
+        front.combinations.engine_died()
+        if self.tenancy is not None:
+            await self.tenancy.engine_died()
+        if self.manager is not None:
+            await self.manager.engine_died()
+        for name, path in parse_lora_modules(self._config.lora_modules).items():
+            record = None if self.manager is None else self.manager.find(name)
+            if name not in front.registry.adapters or (record is not None and record.digest):
+                continue  # it was unloaded, or what it is now came later than the option
+            try:
+                info = await self.engine.load_adapter(name, str(expanded(path)))
+            except AdapterRejected as error:
+                log.error("adapter %r can't be loaded again: %s", name, error.message)
+                front.registry.withdraw(name)
+                continue
+            front.registry.publish(info)
+            if self.manager is not None:
+                self.manager.adopt(name, path, info)
+        if self.manager is not None:
+            self.manager.begin_restore(self._on_restored)
+        front.metrics.engine_started_again()
+
     async def _listen(self, front: Front) -> None:
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
         apps = make_app(front, control, self.tenancy), front.scrapes.application()
@@ -175,6 +212,7 @@ class Server:
         self.address, self.metrics_address, *_ = [*map(_address, self._sockets), ""]
 
     async def _abandon(self) -> None:
+        await self._revival.stop()
         for runner in self._runners:
             await runner.cleanup()
         self._runners = []

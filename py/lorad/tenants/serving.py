@@ -33,6 +33,11 @@ class Tenancy:
         await self.directory.start()
         self.ledger.start()
 
+    async def engine_died(self) -> None:
+        """A fresh engine knows no tenants."""
+        self._told.clear()
+        await self._tell(self.directory.tenants)
+
     def rows(self, hours: int | None) -> list[UsedRow]:
         """The ledger of the last so many hours (None: all of it), as far as it's written. For any thread."""
         file = TenantFile(self._path)

@@ -59,6 +59,11 @@ class Copies(Generic[C]):
         """Whether this very one is still kept."""
         return self._copies.get(copy.generation) is copy
 
+    def take_all(self) -> list[C]:
+        """Forgets, and gives, all."""
+        copies, self._copies = list(self._copies.values()), OrderedDict()
+        return copies
+
     def remove(self, copy: C) -> None:
         """Forgets one, if it's still kept."""
         if self.has(copy):
