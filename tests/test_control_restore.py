@@ -16,7 +16,7 @@ import pytest
 
 from controlling import ADAPTERS, KEY, Control, controlling
 from lorad.engine.messages import AdapterInfo
-from lorad.errors import AdapterRejected, LoradError, Unavailable
+from lorad.errors import AdapterRejected, EngineFailure, LoradError, Unavailable
 from scripted_engine import ScriptedEngine, model_info
 from serving import CONTEXT, TEXT, VOCAB
 
@@ -144,6 +144,29 @@ async def test_one_whose_source_is_gone_or_damaged_is_failed_and_the_others_go_o
             assert (await control.client.post("/v1/completions", model=name, prompt="hi"))[0] == 404
             assert name not in [model["id"] for model in (await control.client.get("/v1/models"))[1]["data"]]
         assert (await control.load("n1", control.write("n1", "mended")))[0] == 200, "a load mends it"
+
+
+class Dying(ScriptedEngine):
+    """Its loader dies in the middle of so many loads of a name."""
+
+    def __init__(self, deaths: dict[str, int]) -> None:
+        super().__init__(info=model_info(VOCAB, CONTEXT))
+        self.deaths = deaths
+
+    async def load_adapter(self, name: str, path: str) -> AdapterInfo:
+        if self.deaths.get(name, 0):
+            self.deaths[name] -= 1
+            raise EngineFailure("the loader was killed by SIGKILL", code="loader_died")
+        return await super().load_adapter(name, path)
+
+
+async def test_one_in_whose_load_the_loader_died_has_a_second_chance_and_no_third(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    engine = Dying({"n1": 1, "n3": 3})
+    async with controlling(tmp_path, engine, restores=False) as control:
+        operation = await restored(control)
+        assert operation["failed"] == ["n3"] and engine.deaths == {"n1": 0, "n3": 1}
+        assert await states(control) == {**dict.fromkeys(NAMES, "ready"), "n3": "failed"}
 
 
 @pytest.mark.parametrize("code", ["adapter_image", "adapters_full"])

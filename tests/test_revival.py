@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ import pytest
 
 from lorad.config import EngineConfig, ServerConfig
 from lorad.engine.client import ProcessEngine
+from lorad.engine.messages import AdapterInfo
 from lorad.errors import Unavailable
 from lorad.models.open import open_model
 from lorad.server import revival
@@ -178,6 +180,111 @@ async def test_an_adapter_that_was_being_loaded_is_loaded_by_the_next_engine(
         assert body["state"] == "failed" and body["error"]["code"] in CLEAN
         assert (await one.complete("a"))[0] == 200  # it's still asked for
         assert (await one.ask("GET", "/v1/lora_adapters/a"))[1]["kept"]
+
+
+async def test_one_that_dies_while_it_is_told_what_to_know_is_followed_by_another(
+    base: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(base, tmp_path / "server", root) as one:
+        await load(one, "a", root / "one")
+        before = await one.texts("a")
+        manager = one.server.manager
+        assert manager is not None
+        tell, dead = manager.engine_died, list[int]()
+
+        async def dies_once() -> None:
+            if not dead:
+                dead.append(one.kill())
+                while psutil.pid_exists(dead[0]):  # until somebody has noticed
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
+            await tell()
+
+        monkeypatch.setattr(manager, "engine_died", dies_once)
+        one.kill()
+        await one.back()
+        assert dead and one.server.engine.pid not in dead
+        assert await one.texts("a") == before
+
+
+async def test_what_the_next_engine_has_loaded_already_is_held_once(
+    base: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(base, tmp_path / "server", root) as one:
+        manager = one.server.manager
+        assert manager is not None
+        tell = manager.engine_died
+
+        async def after_a_load() -> None:
+            await manager.load("early", str(root / "two")).wait()
+            await tell()
+
+        monkeypatch.setattr(manager, "engine_died", after_a_load)
+        one.kill()
+        await one.back()
+        ((_, generation),) = await one.texts("early")
+        assert generation in (await one.server.engine.stats()).adapters
+        assert (await one.ask("DELETE", "/v1/lora_adapters/early?wait_seconds=30"))[0] == 200
+        assert generation not in (await one.server.engine.stats()).adapters
+
+
+async def test_an_options_adapter_that_is_gone_is_listed_as_failed(base: Path, root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "named"
+    shutil.copytree(root / "three", folder)
+    async with running(base, tmp_path / "server", root, lora_modules=[f"named={folder}"]) as one:
+        await one.texts("named")
+        shutil.rmtree(folder)
+        one.kill()
+        await one.back()
+        status, card = await one.ask("GET", "/v1/lora_adapters/named")
+        assert status == 200 and card["state"] == "failed" and card["error"]["code"] == "adapter_missing"
+        assert (await one.complete("named"))[0] == 404
+        assert (await one.ask("DELETE", "/v1/lora_adapters/named?wait_seconds=30"))[0] == 200
+        assert (await one.ask("GET", "/v1/lora_adapters/named"))[0] == 404
+
+
+async def test_an_options_adapter_that_is_unloaded_while_it_comes_again_stays_away(
+    base: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(base, tmp_path / "server", root, lora_modules=[f"named={root / 'three'}"]) as one:
+        ((_, generation),) = await one.texts("named")
+        manager, engine = one.server.manager, one.server.engine
+        assert manager is not None
+        load_adapter = engine.load_adapter
+
+        async def unloaded_meanwhile(name: str, path: str) -> AdapterInfo:
+            info = await load_adapter(name, path)
+            manager.unload(name)
+            return info
+
+        monkeypatch.setattr(engine, "load_adapter", unloaded_meanwhile)
+        one.kill()
+        await one.back()
+        assert (await one.complete("named"))[0] == 404
+        assert generation not in (await engine.stats()).adapters
+
+
+async def test_a_pin_that_the_death_came_before_is_still_asked_for(
+    base: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(base, tmp_path / "server", root) as one:
+        engine = one.server.engine
+        pin_adapter = engine.pin_adapter
+
+        async def after_death(generation: str, pinned: bool) -> None:
+            monkeypatch.setattr(engine, "pin_adapter", pin_adapter)
+            one.kill()
+            while engine.fault is None:
+                await asyncio.sleep(0.005)
+            await pin_adapter(generation, pinned)
+
+        monkeypatch.setattr(engine, "pin_adapter", after_death)
+        await load(one, "a", root / "one", pinned=True)
+        async with asyncio.timeout(60):
+            while (await one.ask("GET", "/health"))[0] != 200:
+                await asyncio.sleep(0.02)
+        await one.texts("a")
+        assert (await one.ask("GET", "/v1/lora_adapters/a"))[1]["pinned"]
 
 
 async def test_tenants_keep_their_limits(base: Path, root: Path, tmp_path: Path) -> None:

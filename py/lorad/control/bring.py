@@ -101,7 +101,7 @@ class Bring:
                 await self.pin(record, True)
             except LoradError as error:
                 result.setdefault("warnings", []).append(f"it isn't pinned: {error.message}")
-                if kept:
+                if kept and self._handle.fault is None:  # else the next engine is asked for it
                     await self._state.do(lambda state: state.pin(record.name, False))
         return result
 

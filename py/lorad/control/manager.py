@@ -94,6 +94,11 @@ class AdapterManager:
         record = self._records.setdefault(name, Record(name))
         record.source, record.info, record.failure = source, info, None
 
+    def lose(self, name: str, error: LoradError) -> None:
+        """Such an adapter couldn't be loaded again after the engine's death: the name is listed as failed."""
+        record = self._records[name]
+        record.info, record.pinned, record.failure = None, False, error
+
     # loading
 
     def load(

@@ -83,7 +83,7 @@ class Restore:
             if row.name not in self._records:  # its load ended with the engine
                 self._make_known(row)
         for record in list(self._records.values()):
-            if record.info is None:
+            if record.info is None or record.info.life == self._handle.life:  # the next engine has loaded it already
                 continue
             if record.name in rows:
                 self._bring.await_again(record, _awaited(rows[record.name]).sources, record.info.generation)
@@ -160,9 +160,7 @@ class Restore:
                 try:
                     if failures:  # the newer one can't be had
                         await self._state.do(lambda state: state.give_up(record.name))
-                    await self._bring.bring(
-                        record, operation, source.text, source.digest, pin=source.pinned, kept=source.new, verify=True
-                    )
+                    await self._bring_source(record, operation, source)
                     break
                 except LoradError as error:
                     if operation.cancelled:
@@ -183,6 +181,19 @@ class Restore:
             self._fail(record, failures[-1])
         elif record.pinned != source.pinned:
             log.warning("adapter %r isn't pinned any more: there's no room for its pin", record.name)
+
+    async def _bring_source(self, record: Record, operation: Operation, source: Source) -> None:
+        async def bring() -> None:
+            await self._bring.bring(
+                record, operation, source.text, source.digest, pin=source.pinned, kept=source.new, verify=True
+            )
+
+        try:
+            await bring()
+        except EngineFailure as error:
+            if error.code != "loader_died" or operation.cancelled:
+                raise
+            await bring()  # it may have died of something else than this adapter; twice, and it's this one
 
     def _says_nothing(self, error: LoradError) -> bool:
         """Whether it's no fault of the adapter."""

@@ -115,6 +115,8 @@ class ProcessEngine:
         """Starts another process in place of one that has died. It knows no adapters and no tenants: calls that tell it
         are taken when this returns, requests from `resume` on."""
         before = self.model
+        if self._burial is not None:  # one that died while it was told what to know may still be on its way out
+            await self._burial
         self._resuming = True
         try:
             model = await self._launch()
@@ -136,7 +138,9 @@ class ProcessEngine:
         self._death = self._death or Unavailable("the engine is being started again", code="engine_restarting")
 
     def resume(self) -> None:
-        """Requests are taken again."""
+        """Requests are taken again. Raises why not, if the process has died since `restart`."""
+        if self._death is not None:
+            raise self._death
         self._resuming = False
 
     async def _launch(self) -> ModelInfo:

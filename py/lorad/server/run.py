@@ -183,21 +183,32 @@ class Server:
         if self.manager is not None:
             await self.manager.engine_died()
         for name, path in parse_lora_modules(self._config.lora_modules).items():
-            record = None if self.manager is None else self.manager.find(name)
-            if name not in front.registry.adapters or (record is not None and record.digest):
-                continue  # it was unloaded, or what it is now came later than the option
-            try:
-                info = await self.engine.load_adapter(name, str(expanded(path)))
-            except AdapterRejected as error:
-                log.error("adapter %r can't be loaded again: %s", name, error.message)
-                front.registry.withdraw(name)
-                continue
-            front.registry.publish(info)
-            if self.manager is not None:
-                self.manager.adopt(name, path, info)
+            await self._load_again(front.registry, name, path)
         if self.manager is not None:
             self.manager.begin_restore(self._on_restored)
         front.metrics.engine_started_again()
+
+    async def _load_again(self, registry: Registry, name: str, path: str) -> None:
+        """Loads what an option names, unless it was unloaded, or what the name is now came later than the option."""
+        before = registry.adapters.get(name)
+        record = None if self.manager is None else self.manager.find(name)
+        if before is None or (record is not None and record.digest):
+            return
+        try:
+            info = await self.engine.load_adapter(name, str(expanded(path)))
+        except AdapterRejected as error:
+            log.error("adapter %r can't be loaded again: %s", name, error.message)
+            if registry.adapters.get(name) is before:
+                registry.withdraw(name)
+                if self.manager is not None:
+                    self.manager.lose(name, error)
+            return
+        if registry.adapters.get(name) is not before:  # that has happened meanwhile
+            await self.engine.release_adapter(info.generation, life=info.life)
+            return
+        registry.publish(info)
+        if self.manager is not None:
+            self.manager.adopt(name, path, info)
 
     async def _listen(self, front: Front) -> None:
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
