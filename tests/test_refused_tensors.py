@@ -213,6 +213,17 @@ TENSORS: dict[str, Case] = {
         "adapter_no_effect",
         ("no effect",),
     ),
+    "no effect: A is zero where B isn't": (
+        lambda path: edit_tensors(
+            path,
+            lambda old: {
+                key: value * (torch.arange(4) < 2)[:, None] if ".lora_A." in key else value * (torch.arange(4) >= 2)
+                for key, value in old.items()
+            },
+        ),
+        "adapter_no_effect",
+        ("B · A",),
+    ),
     "no effect: scale": (changed(lora_alpha=0), "adapter_no_effect", ("scale",)),
 }
 

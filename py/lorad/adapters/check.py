@@ -83,7 +83,7 @@ def check_adapter(
         widest = _widest(tensors[pair.keys[half]].dtype for pair in pairs for half in "AB" if half in pair.keys)
     modules = tuple(_module(pair, config, peft, tensors, widest, base) for pair in pairs)
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
-        raise reject("adapter_no_effect", "it has no effect: A, B or the scale is zero in every module")
+        raise reject("adapter_no_effect", "it has no effect: B · A or the scale is zero in every module")
     element = element_of(widest)
     magnitudes = [tensors[pair.keys["magnitude"]] if "magnitude" in pair.keys else None for pair in pairs]
     generation = _generation(base_digest, element, modules, magnitudes)
@@ -267,7 +267,8 @@ def _has_effect(module: ModuleLora) -> bool:
     # An untrained magnitude is the norm as another machine rounded it.
     if module.gain is not None and bool(((module.gain - 1).abs() > _ROUNDING).any()):
         return True
-    return module.scale != 0 and bool(module.a.any()) and bool(module.b.any())
+    # Line by line: an A that isn't zero only where B is adds nothing.
+    return module.scale != 0 and bool((module.a.any(1) & module.b.any(0)).any())
 
 
 def _generation(
