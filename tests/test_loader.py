@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lorad import Engine
+from lorad.engine import loader as loader_module
 from lorad.engine.loader import Loader
 from lorad.engine.loading import Opening
 from lorad.errors import LoradError
@@ -114,6 +115,21 @@ def test_a_loader_that_dies_fails_its_load_and_is_followed_by_another(adapter: P
     assert "'b'" in failures[0].message and "SIGKILL" in failures[0].message
     engine.load_adapter("b", str(adapter))
     assert loader.pid != first and answer(engine, "b") == right
+
+
+def test_a_loader_that_hangs_is_followed_by_another(
+    adapter: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = loader_of(engine)
+    engine.load_adapter("a", str(adapter))
+    first = loader.pid
+    os.kill(first, signal.SIGSTOP)
+    with monkeypatch.context() as patch, pytest.raises(LoradError) as refusal:
+        patch.setattr(loader_module, "ANSWER_SECONDS", 0.2)
+        engine.prepare_adapter("b", str(adapter))
+    assert refusal.value.code == "loader_died" and "0.2 s" in refusal.value.message
+    engine.load_adapter("b", str(adapter))
+    assert loader.pid != first and answer(engine, "b") == answer(engine, "a")
 
 
 def test_a_loader_that_died_between_loads_is_not_noticed(adapter: Path, engine: Engine) -> None:

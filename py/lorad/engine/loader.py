@@ -22,6 +22,8 @@ from lorad.engine.loading import ANSWER, Failed, Job, Loaded, Opening, receive, 
 from lorad.engine.prepared import PreparedAdapter
 from lorad.errors import EngineFailure, Unavailable
 
+ANSWER_SECONDS = 600.0
+"""How long a load may take. A loader that hangs, on a disk or stopped, must not keep all loads and unloads."""
 END_SECONDS = 5.0
 """How long a loader that is told to end may take."""
 
@@ -49,8 +51,14 @@ class Loader:
                 self._socket.close()
                 self._process, self._socket = self._start()
             try:
+                self._socket.settimeout(ANSWER_SECONDS)
                 send(self._socket, Job(name, path, digest, page_bytes))
                 answer, descriptor = receive(self._socket, ANSWER)
+            except TimeoutError:
+                self._process.kill()
+                self._process.wait()
+                why = f"the loader was ended, as it has not answered for {ANSWER_SECONDS:g} s"
+                raise EngineFailure(f"adapter {name!r}: {why}", code="loader_died") from None
             except (OSError, EOFError):
                 raise self._died(name) from None
         if isinstance(answer, Failed):
