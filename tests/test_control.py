@@ -61,6 +61,18 @@ async def test_a_failed_reload_keeps_what_is_in_force(tmp_path: Path) -> None:
         assert dict(control.engine.held) == {before: 1}
 
 
+async def test_a_digest_is_held_against_what_the_cache_has_now(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        await control.load("x", source)
+        card = await control.card("x")
+        file = tmp_path / "adapters" / card["digest"] / "adapter_model.safetensors"
+        file.chmod(0o600)
+        file.write_text("ONE")  # as many bytes as before
+        assert (await control.load("y", source, digest=card["digest"]))[0] == 200
+        assert (await control.card("y"))["generation"] == card["generation"], "fetched again"
+
+
 async def test_loads_are_idempotent(tmp_path: Path) -> None:
     async with controlling(tmp_path) as control:
         control.engine.pause = 0.02

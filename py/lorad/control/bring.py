@@ -59,11 +59,9 @@ class Bring:
         *,
         pin: bool,
         kept: bool,
-        verify: bool = False,
     ) -> dict[str, Any]:
-        """From a source to a name in force. `kept`: the state file hears of it. `verify`: what the cache has of it may
-        have been damaged meanwhile."""
-        entry = await self._fetch(operation, source, digest, verify)
+        """From a source to a name in force. `kept`: the state file hears of it."""
+        entry = await self._fetch(operation, source, digest)
         try:
             info = await self._check(operation, record.name, entry)
             try:
@@ -105,7 +103,7 @@ class Bring:
                     await self._state.do(lambda state: state.pin(record.name, False))
         return result
 
-    async def _fetch(self, operation: Operation, source: str, digest: str, verify: bool) -> Entry:
+    async def _fetch(self, operation: Operation, source: str, digest: str) -> Entry:
         operation.at("fetching")
         began = asyncio.get_running_loop().time()
 
@@ -115,10 +113,10 @@ class Bring:
 
         def fetch() -> Entry:
             # What is here needs no source: it may be gone, or not be allowed any more.
-            if digest and verify:
-                self._cache.verify(digest)
-            if digest and (entry := self._cache.hold(digest)) is not None:
-                return entry
+            if digest:
+                self._cache.verify(digest)  # it may have been damaged on the disk meanwhile
+                if (entry := self._cache.hold(digest)) is not None:
+                    return entry
             parsed = parse_source(source, self._policy)
             return self._cache.obtain(
                 parsed, digest=digest or None, on_progress=progress, cancelled=lambda: operation.cancelled, hold=True

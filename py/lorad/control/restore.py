@@ -184,9 +184,7 @@ class Restore:
 
     async def _bring_source(self, record: Record, operation: Operation, source: Source) -> None:
         async def bring() -> None:
-            await self._bring.bring(
-                record, operation, source.text, source.digest, pin=source.pinned, kept=source.new, verify=True
-            )
+            await self._bring.bring(record, operation, source.text, source.digest, pin=source.pinned, kept=source.new)
 
         try:
             await bring()
