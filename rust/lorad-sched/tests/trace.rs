@@ -108,6 +108,7 @@ fn a_trace_reads_as_it_is_written() {
                 priority: Priority::High,
                 deadline: Some(11),
                 after: Some(5),
+                fresh: true,
                 ..spec
             },
         )
