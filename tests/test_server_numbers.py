@@ -15,7 +15,7 @@ LONG = "9" * 400
 def refusal(field: str) -> InvalidRequest:
     prompt = "" if field.startswith('"prompt"') else '"prompt": "x", '
     with pytest.raises(InvalidRequest) as refused:
-        body = decode(f'{{"model": "m", {prompt}{field}}}'.encode(), CompletionRequest, {"echo": (None, False)})
+        body = decode(f'{{"model": "m", {prompt}{field}}}'.encode(), CompletionRequest, {"suffix": (None, "")})
         ask_completion(body, 100, ())
     assert len(refused.value.message) < 200
     return refused.value
@@ -36,7 +36,7 @@ def test_a_number_too_large_to_be_held_names_its_limits(field: str, value: str) 
 def test_large_token_ids_are_shown_shortly() -> None:
     for field in ("prompt", "stop_token_ids"):
         assert refusal(f'"{field}": [{LONG}]').code == "token_id"
-    assert refusal('"echo": 1e999').code == "unsupported_field"
+    assert refusal('"suffix": 1e999').code == "unsupported_field"
 
 
 @pytest.mark.parametrize("text", [r"\ud800", r"a\ud800b", r"\udc00", r"\ud800\u0041"])

@@ -37,6 +37,7 @@ _RANGES: dict[str, Range] = {
     "min_p": Range(False, 0, 1),
     "seed": Range(True, 0, U64_MAX),
     "logprobs": Range(True, -1, _core.BEST_MAX),
+    "prompt_logprobs": Range(True, -1, _core.BEST_MAX),
     "presence_penalty": Range(False, -2, 2),
     "frequency_penalty": Range(False, -2, 2),
     "repetition_penalty": Range(False, 0, 2),
@@ -53,8 +54,9 @@ def check_sampling(sampling: Sampling, vocab: int) -> Sampling:
             raise _out_of_range(field, "above 0", getattr(sampling, field))
     if checked["min_tokens"] > checked["max_tokens"]:
         raise _out_of_range("min_tokens", f"at most max_tokens, {checked['max_tokens']}", sampling.min_tokens)
-    if checked["logprobs"] > vocab:
-        raise _out_of_range("logprobs", f"at most {vocab} (the vocabulary)", sampling.logprobs)
+    for field in ("logprobs", "prompt_logprobs"):
+        if checked[field] > vocab:
+            raise _out_of_range(field, f"at most {vocab} (the vocabulary)", getattr(sampling, field))
     stops = token_ids(sampling.stop_token_ids, 2**31, "stop_token_ids").tolist()
     if not isinstance(sampling.grammar, str):
         raise _out_of_range("grammar", "a text, as lorad.grammars makes them", sampling.grammar)

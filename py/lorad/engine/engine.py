@@ -203,6 +203,7 @@ class Engine:
                 list(sampling.stop_token_ids),
                 tenant=request_number(request.tenant, "tenant", U32_MAX),
                 after=None if request.after is None else request_number(request.after, "after"),
+                fresh=sampling.prompt_logprobs >= 0,
             )
         self._sampling[request.id] = sampling
         self.worker.expect(request.id, sampling, prompt, matcher)
@@ -336,6 +337,7 @@ class Engine:
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
         self._sampling.pop(request, None)
         grammar_error = self.worker.forget(request)
+        scores = self.worker.prompt_scores.take(request)
         if reason == "stop":
             # The core tells of the stop token too; it isn't part of the answer.
             for index in range(len(tokens) - 1, -1, -1):
@@ -355,6 +357,7 @@ class Engine:
             "error" if error is not None else "abort" if reason == "aborted" else reason,
             error,
             cached_tokens=told["cached_tokens"] if told else 0,
+            prompt_logprobs=scores,
             waits=self._waits(told) if told else None,
         )
 

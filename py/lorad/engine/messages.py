@@ -27,6 +27,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Ends the request; the end-of-text tokens are among them unless `ignore_eos` was asked for."""
     logprobs: int = -1
     """-1: none; 0: of the chosen token; n: also of the n best."""
+    prompt_logprobs: int = -1
+    """Likewise of the prompt's tokens from the second on; told at the end. All of it is computed, cached or not."""
     logit_bias: dict[int, float] = {}
     """Added to these tokens' logits, before anything else."""
     presence_penalty: float = 0.0
@@ -219,6 +221,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     error: Failure | None = None
     cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs] = []
     waits: Waits | None = None
     """None: it was refused, or nothing is known of it any more."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lorad.engine.messages import Step
+from lorad.engine.messages import Step, TokenLogprobs
 
 if TYPE_CHECKING:
     from lorad.engine.engine import Engine
@@ -25,6 +25,8 @@ class Request:
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         """Of each token, natural log; filled if the request asked for log-probabilities."""
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """Of the prompt's tokens from the second on, if `prompt_logprobs` asked for them; at its end."""
         self.finish: str | None = None
         """None while it lives; then stop, length, abort or error."""
         self.error: str | None = None
@@ -46,6 +48,7 @@ class Request:
             if end.id == self.id:
                 self.finish = end.reason
                 self.error = end.error.message if end.error else None
+                self.prompt_logprobs = end.prompt_logprobs
 
     def __repr__(self) -> str:
         model = " + ".join(f"{weight:g} × {name}" for name, weight in self.adapters.items()) or self.model or "base"

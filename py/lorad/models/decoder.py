@@ -167,11 +167,16 @@ class Decoder:
             layer.down(branch, gated, delta(index, DOWN, 0))
             if layer.mlp_out_norm is not None:
                 ops.rms_norm(branch, branch, layer.mlp_out_norm, eps)
+        return self.logits_of(step)
+
+    def logits_of(self, step: StepArrays) -> F32:
+        """The logits of `step.sample_token`, ascending, at most as many as rows, of the step that was computed last."""
+        config, ops = self.config, self.ops
         # Only the rows that are sampled go through the head, the largest product of small models.
         samples = len(step.sample_token)
         last = self.last[:samples]
-        np.add(hidden[step.sample_token], branch[step.sample_token], out=last)
-        ops.rms_norm(last, last, self.norm, eps)
+        np.add(self.hidden[step.sample_token], self.branch[step.sample_token], out=last)
+        ops.rms_norm(last, last, self.norm, config.norm_eps)
         logits = self.logits[:samples]
         sampled = ops.sampled_adapters(step)
         self.head(logits, last, None if sampled is None else (sampled, config.layers - 1, OUTPUT, (0,)))

@@ -79,7 +79,6 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "web_search_options": NOTHING,
     },
     "completion": {
-        "echo": (None, False),
         "suffix": NOTHING,
         "user": NOTHING,
     },

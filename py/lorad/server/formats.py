@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from lorad.engine.messages import TokenLogprobs
+from lorad.server.echo import EchoEntry
 from lorad.server.generation import Choice, Entry, Piece, Usage
 from lorad.text.calls import CallDelta
 from lorad.text.tokenizer import Tokenizer
@@ -200,22 +201,30 @@ class CompletionFormat(Format):
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         return {
             "index": choice.index,
-            "text": choice.text,
-            "logprobs": self._entries(choice.entries) if self._logprobs >= 0 else None,
+            "text": choice.echo.text + choice.text,
+            "logprobs": self._entries(self._all(choice)) if self._logprobs >= 0 else None,
             "finish_reason": choice.reason,
         }
 
-    def _entries(self, entries: Iterable[Entry]) -> dict[str, Any]:
+    @staticmethod
+    def _all(choice: Choice) -> list[Entry | EchoEntry]:
+        """Entries of the prompt, if it's told, and of the answer behind it."""
+        begin = len(choice.echo.text)
+        return [*choice.echo.entries, *(entry._replace(offset=entry.offset + begin) for entry in choice.entries)]
+
+    def _entries(self, entries: Iterable[Entry | EchoEntry]) -> dict[str, Any]:
         entries = list(entries)
         return {
             "tokens": [self._name(entry.token) for entry in entries],
-            "token_logprobs": [_finite(entry.logprobs.chosen) for entry in entries],
+            "token_logprobs": [entry.logprobs and _finite(entry.logprobs.chosen) for entry in entries],
             "top_logprobs": [self._best(entry.token, entry.logprobs) for entry in entries] if self._logprobs else None,
             "text_offset": [entry.offset for entry in entries],
         }
 
-    def _best(self, token: int, logprobs: TokenLogprobs) -> dict[str, float]:
+    def _best(self, token: int, logprobs: TokenLogprobs | None) -> dict[str, float] | None:
         """The best ones by text, and the chosen one if it isn't among them."""
+        if logprobs is None:
+            return None
         best: dict[str, float] = {}
         for other, value in (*logprobs.top[: self._logprobs], (token, logprobs.chosen)):
             # Two tokens may have one text; the likelier comes first and stays.

@@ -15,6 +15,7 @@ from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import Finished, Generate, Token, TokenLogprobs, Waits
 from lorad.errors import EngineFailure, LoradError
 from lorad.observe.metrics import Ended, Metrics
+from lorad.server.echo import Echo, echo_of
 from lorad.server.registry import Target
 from lorad.server.requests import Ask
 from lorad.text.calls import CallDelta, CallReader
@@ -53,7 +54,7 @@ class Choice:
 
     __slots__ = (
         *("cached", "entries", "first_at", "index", "last_at", "parts", "prompt", "reader", "reason", "request_id"),
-        *("stream", "tokens", "waits"),
+        *("echo", "prompt_scores", "stream", "tokens", "waits"),
     )
 
     def __init__(
@@ -74,6 +75,9 @@ class Choice:
         """When its first and its last token came, on the loop's clock."""
         self.last_at: float | None = None
         self.waits: Waits | None = None
+        self.prompt_scores: list[TokenLogprobs] = []
+        self.echo = Echo("", ())
+        """What the answer begins with."""
 
     @property
     def text(self) -> str:
@@ -188,6 +192,12 @@ class Generation:
             await self._wait()
         if self._error is not None:
             raise self._error
+        if self.ask.echo:
+            for first in range(0, len(self.choices), self.ask.n):
+                one = self.choices[first]
+                echo = echo_of(self._tokenizer, one.prompt, one.prompt_scores)
+                for choice in self.choices[first : first + self.ask.n]:
+                    choice.echo = echo
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
@@ -225,7 +235,7 @@ class Generation:
         choice = self._by_id.get(end.id)
         if choice is None:
             return
-        choice.cached, choice.waits = end.cached_tokens, end.waits
+        choice.cached, choice.waits, choice.prompt_scores = end.cached_tokens, end.waits, end.prompt_logprobs
         if choice.stream.stopped or end.reason in ("stop", "length"):
             self._end(choice, end.reason)
             return

@@ -85,6 +85,7 @@ class CompletionRequest(_Common, kw_only=True):
     """The body of /v1/completions."""
 
     prompt: str | list[str | int | list[int]]
+    echo: bool | None = None
     logprobs: int | None = None
 
 
@@ -118,6 +119,8 @@ class Ask:
     min_tokens: int
     form: Form | Calling | None
     """What the answer has to look like."""
+    echo: bool = False
+    """The answer begins with the prompt."""
     adapters: tuple[Wanted, ...] = ()
     """Served together in place of the model; none: the model itself."""
     grammar: str = ""
@@ -140,6 +143,8 @@ class Ask:
             seed=(self.seed + choice) % _SEED_SPACE,
             stop_token_ids=tuple(dict.fromkeys((*ends, *self.stop_token_ids))),
             logprobs=self.logprobs,
+            # The further answers to a prompt find its pages; the first one computes it.
+            prompt_logprobs=self.logprobs if self.echo and choice == 0 else -1,
             logit_bias=self.logit_bias,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
@@ -184,7 +189,10 @@ def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequenc
         check_range("logprobs", request.logprobs)
         logprobs = request.logprobs
     max_tokens = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
-    return _ask(request, max_tokens, logprobs, vocab_size, end_ids), _prompts(request.prompt, vocab_size)
+    ask = replace(_ask(request, max_tokens, logprobs, vocab_size, end_ids), echo=bool(request.echo))
+    if ask.echo and ask.stream:
+        raise InvalidRequest("echo: not with stream true", code="field_conflict", param="echo")
+    return ask, _prompts(request.prompt, vocab_size)
 
 
 def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: int, end_ids: Sequence[int]) -> Ask:

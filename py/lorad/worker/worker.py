@@ -23,6 +23,7 @@ from lorad.worker.masks import Masks, Matcher, StepMasks
 from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
+from lorad.worker.prompt_scores import PromptScores
 from lorad.worker.threads import start_computing
 from lorad.worker.touch import TouchAhead
 
@@ -103,6 +104,7 @@ class Worker:
         self.table = _core.AdapterTable(self.slots, self.geometry.page_bytes, model.layers, len(modules))
         self.page_ins = PageIns(self.arena, on_page_in)
         self.lines = SamplingLines(self.rows_max)
+        self.prompt_scores = PromptScores(self.rows_max)
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
         self._edits: dict[int, LogitEdits] = {}
         """By request, of those that change their logits."""
@@ -187,6 +189,8 @@ class Worker:
             self._edits[request] = LogitEdits(sampling, prompt, self.model.config.vocab)
         if matcher is not None:
             self._matchers[request] = matcher
+        if sampling.prompt_logprobs >= 0:
+            self.prompt_scores.expect(request, prompt, sampling.prompt_logprobs)
 
     def forget(self, request: int) -> str:
         """The request has ended. Gives what its grammar failed at, or ""."""
@@ -236,6 +240,8 @@ class Worker:
                         edit.took(token)
                     if matcher is not None:
                         matcher.took(token)
+        if self.prompt_scores:  # after all else: what is sampled isn't kept waiting for, and has other logits' place
+            self.prompt_scores.look(step, self._line_request[step.token_line], self.model.logits_of)
         return Samples(drawn.tokens, self._logprobs(lines, drawn) if best >= 0 else {})
 
     def _of(self, lines: Ints, kept: dict[int, Kept]) -> list[Kept | None]:

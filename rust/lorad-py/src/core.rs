@@ -282,7 +282,7 @@ impl Core {
     }
 
     /// Takes a request into its queue.
-    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, *, tenant = 0, priority = None, deadline = None, after = None))]
+    #[pyo3(signature = (now, id, adapter, prompt, max_tokens, stop_tokens = None, *, tenant = 0, priority = None, deadline = None, after = None, fresh = false))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn add(
         &mut self,
@@ -296,6 +296,7 @@ impl Core {
         priority: Option<&Bound<'_, PyAny>>,
         deadline: Option<u64>,
         after: Option<u64>,
+        fresh: bool,
     ) -> PyResult<()> {
         let spec = RequestSpec {
             id,
@@ -307,6 +308,7 @@ impl Core {
             priority: priority.map_or(Ok(Priority::Normal), |value| named(value, "priority", &PRIORITIES))?,
             deadline,
             after,
+            fresh,
         };
         self.core.add(now, spec).map_err(|error| from_refusal(prompt.py(), error))
     }

@@ -35,6 +35,9 @@ pub struct RequestSpec {
     /// A request of the same tenant, adapter and priority with the same prompt: this one isn't admitted before that one has
     /// computed it, and finds its pages. For several answers to one prompt; unknown and ended ones are ignored.
     pub after: Option<RequestId>,
+    /// It finds no cached prefix: every token of its prompt is computed, for who wants to look at each. What it computes is
+    /// cached for others.
+    pub fresh: bool,
 }
 
 /// Priority classes ride on weights: within a tenant, and only there, one class gets four times the service of the next.
@@ -154,6 +157,8 @@ pub(crate) struct Request {
     pub deadline: Option<u64>,
     /// Not admitted before this request has computed its prompt.
     pub after: Option<RequestId>,
+    /// No cached prefix is for it.
+    pub fresh: bool,
     pub story: Story,
 }
 
@@ -213,7 +218,7 @@ impl Requests {
         now: u64,
         story: Story,
     ) -> u32 {
-        let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, after, .. } = spec;
+        let RequestSpec { id, mut prompt, max_tokens, stop_tokens, deadline, after, fresh, .. } = spec;
         self.serial += 1;
         let prompt_length = prompt.len() as u32;
         prompt.reserve_exact(max_tokens as usize);
@@ -232,6 +237,7 @@ impl Requests {
             arrived: now,
             deadline,
             after,
+            fresh,
             story,
             state: RequestState::Waiting,
         };

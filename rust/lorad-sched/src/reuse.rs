@@ -37,7 +37,7 @@ impl Core {
 
     /// The longest cached beginning of a waiting request's tokens. One token is left to compute.
     pub(crate) fn find_prefix(&self, entry: u32) -> Found {
-        if !self.config.prefix_cache {
+        if !self.config.prefix_cache || self.requests[entry].fresh {
             return Found::default();
         }
         let tokens = &self.requests[entry].tokens;

@@ -22,7 +22,7 @@
 //! | `register name pages=n layers=n tag=n tenant=n weight=n remote=1` | an adapter, called `name` in this script |
 //! | `unregister name` | |
 //! | `tenant id weight=n pages_max=n adapters_max=n running_max=n waiting_max=n` | sets share and limits |
-//! | `add id adapter=name prompt=n max=n stop=t,t tenant=n priority=high deadline=t after=id` | a request with a prompt of n tokens: id·1000, id·1000 + 1, …, or from `from=t` on |
+//! | `add id adapter=name prompt=n max=n stop=t,t tenant=n priority=high deadline=t after=id fresh=1` | a request with a prompt of n tokens: id·1000, id·1000 + 1, …, or from `from=t` on |
 //! | `abort id` | |
 //! | `step` | makes a plan and prints it |
 //! | `commit id=t … plan=n` | applies it; a row's token is id·1000 + its position unless given, `id=failed` refuses the row |
@@ -319,6 +319,7 @@ impl Session {
             },
             deadline: arguments.take("deadline").map(number).transpose()?,
             after: arguments.take("after").map(number).transpose()?,
+            fresh: arguments.number("fresh", 0u8)? != 0,
         };
         arguments.end()?;
         let refusal = self.core.add(self.now, spec).err();

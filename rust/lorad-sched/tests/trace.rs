@@ -108,6 +108,7 @@ fn a_trace_reads_as_it_is_written() {
                 priority: Priority::High,
                 deadline: Some(11),
                 after: Some(5),
+                fresh: true,
                 ..spec
             },
         )
@@ -133,7 +134,7 @@ fn a_trace_reads_as_it_is_written() {
              prewarm now=5 adapter=2\n\
              pin now=5 adapter=2 pinned=no\n\
              add now=10 id=5 tenant=0 adapter=base prompt=3,1,4 max_tokens=2 stop_tokens=\n\
-             add now=10 id=5 tenant=0 adapter=9 prompt=3,1,4 max_tokens=2 stop_tokens=8,9 priority=high deadline=11 after=5\n\
+             add now=10 id=5 tenant=0 adapter=9 prompt=3,1,4 max_tokens=2 stop_tokens=8,9 priority=high deadline=11 after=5 fresh=yes\n\
              step now=20\n\
              commit now=30 plan=1 sampled=42\n\
              step now=40 buffer=2\n\

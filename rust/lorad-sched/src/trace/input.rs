@@ -232,7 +232,7 @@ pub(crate) fn page_in_reached(
 }
 
 pub(crate) fn add(fields: &mut impl Fields, now: &mut u64, spec: &mut RequestSpec) {
-    let RequestSpec { id, tenant, adapter, prompt, max_tokens, stop_tokens, priority, deadline, after } =
+    let RequestSpec { id, tenant, adapter, prompt, max_tokens, stop_tokens, priority, deadline, after, fresh } =
         spec;
     fields.field("now", now);
     fields.field("id", id);
@@ -244,6 +244,7 @@ pub(crate) fn add(fields: &mut impl Fields, now: &mut u64, spec: &mut RequestSpe
     fields.unless("priority", priority, Priority::Normal);
     fields.unless("deadline", deadline, None);
     fields.unless("after", after, None);
+    fields.unless("fresh", fresh, false);
 }
 
 pub(crate) fn step(fields: &mut impl Fields, now: &mut u64, buffer: &mut Option<u32>) {

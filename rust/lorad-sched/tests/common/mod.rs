@@ -174,6 +174,7 @@ impl Host {
             priority: [Priority::Low, Priority::Normal, Priority::High][(max_tokens % 3) as usize],
             deadline: None,
             after: None,
+            fresh: false,
             prompt: (0..prompt).map(|position| letter(id, position)).collect(),
             max_tokens,
             stop_tokens: if stops { vec![9, STOP] } else { Vec::new() },

@@ -98,6 +98,7 @@ pub fn record(seed: u64, operations: u32) -> (Recorder<String>, Transcript) {
                     priority: [Priority::Normal, Priority::Low, Priority::High][random.below(3) as usize],
                     deadline: random.chance(5).then(|| now + u64::from(random.below(20_000))),
                     after: random.chance(5).then(|| id.saturating_sub(1)),
+                    fresh: random.chance(5),
                 };
                 format!("{:?}", core.add(now, spec))
             }
