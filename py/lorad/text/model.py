@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from lorad.text.tools import without_tools
 TOKENIZER_BYTES_MAX = 256 << 20
 JSON_BYTES_MAX = 64 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
+COMPILED_MAX = 64
+"""Adapters' templates that are kept compiled, those that were used last."""
 
 
 class TextModel:
@@ -31,28 +34,48 @@ class TextModel:
         self.template = template
         self.name = name
         """What the model calls itself: the file's or folder's own name."""
+        self._compiled = lru_cache(COMPILED_MAX)(
+            partial(ChatTemplate, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+        )
+        """Of adapters' templates, by source."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, as the model was trained to see one."""
         return self.tokenizer.encode(text)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        template: str = "",
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
     ) -> list[int]:
-        """Ids of a conversation, open for the assistant's answer. The template itself writes special tokens."""
-        return self.tokenizer.encode(self.render(messages, tools), add_special_tokens=False)
+        """Ids of a conversation, open for the assistant's answer unless `add_generation_prompt` is false. The template
+        itself writes special tokens. `template`: the source of an adapter's own; "": the model's."""
+        text = self.render(messages, tools, template=template, add_generation_prompt=add_generation_prompt)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        template: str = "",
+        add_generation_prompt: bool = True,
+    ) -> str:
         """A conversation as text. Tools are written by the template if it knows them, else told by the system."""
-        if self.template is None:
+        used = self._compiled(template) if template else self.template
+        if used is None:
             raise InvalidRequest(
                 "messages: this model has no chat template; give one with --chat-template, or use /v1/completions",
                 code="no_chat_template",
                 param="messages",
             )
-        if self.template.tools:
-            return self.template.render(messages, tools=tools or None)
-        return self.template.render(without_tools(messages, tools))
+        if used.tools:
+            return used.render(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
+        return used.render(without_tools(messages, tools), add_generation_prompt=add_generation_prompt)
 
 
 def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextModel:
