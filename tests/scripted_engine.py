@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from lorad.adapters.chat_template import read_chat_template
 from lorad.adapters.combine.weighted import Term, generation_of, spelt
 from lorad.config import EngineConfig
 from lorad.engine.frames import failure_of
@@ -152,7 +155,7 @@ class ScriptedEngine:
         if len(self.held) >= self.held_max and info.generation not in self.held:
             raise Unavailable(f"{self.held_max} adapters are registered", code="adapters_full")
         self.held[info.generation] += 1
-        return info
+        return structs.replace(info, chat_template=read_chat_template(path))
 
     async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
         self.combined.append(list(terms))

@@ -16,6 +16,9 @@ from lorad.models.gguf_keys import Keys
 from lorad.named_file import expanded, is_file, is_folder, read_json, read_small, read_text
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.template import ChatTemplate
+from lorad.text.template_file import CONFIG as TOKENIZER_CONFIG
+from lorad.text.template_file import FILE as TEMPLATE_FILE
+from lorad.text.template_file import read_template
 from lorad.text.tokenizer import Tokenizer
 from lorad.text.tools import without_tools
 
@@ -103,7 +106,7 @@ def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextMod
     return TextModel(tokenizer, template, path.name if is_folder(path) else path.stem)
 
 
-def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
+def _from_folder(folder: Path) -> tuple[Tokenizer, str]:
     try:
         core = tokenizers.Tokenizer.from_buffer(read_small(folder / "tokenizer.json", TOKENIZER_BYTES_MAX))
     except FileNotFoundError:
@@ -115,7 +118,7 @@ def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
     except Exception as error:
         # `tokenizers` raises a bare Exception for whatever is wrong with the file.
         raise ModelRejected(f"tokenizer.json can't be read: {error}", code="tokenizer_form") from None
-    config = _json(folder / "tokenizer_config.json")
+    config = _json(folder / TOKENIZER_CONFIG)
     bos, eos = _token(config.get("bos_token")), _token(config.get("eos_token"))
     ends: set[int] = set()
     for source in (_json(folder / "generation_config.json"), _json(folder / "config.json")):
@@ -128,19 +131,13 @@ def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
     return Tokenizer(core, end_ids=ends, bos_token=bos, eos_token=eos), _folder_template(folder, config)
 
 
-def _folder_template(folder: Path, config: dict[str, Any]) -> str | None:
-    name = "chat_template.jinja"
+def _folder_template(folder: Path, config: dict[str, Any]) -> str:
     try:
-        return read_text(folder / name, TEMPLATE_BYTES_MAX)
-    except FileNotFoundError:
-        pass
+        return read_template(folder, config, TEMPLATE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelRejected(f"{name} can't be read: {getattr(error, 'strerror', error)}", code="model_file") from None
-    given = config.get("chat_template")
-    if isinstance(given, list):
-        named = [entry for entry in given if isinstance(entry, dict) and entry.get("name") == "default"]
-        given = named[-1].get("template") if named else None
-    return given if isinstance(given, str) else None
+        raise ModelRejected(
+            f"{TEMPLATE_FILE} can't be read: {getattr(error, 'strerror', error)}", code="model_file"
+        ) from None
 
 
 def _json(file: Path) -> dict[str, Any]:
