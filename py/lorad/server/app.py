@@ -43,6 +43,7 @@ from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
 from lorad.server.names import Names
+from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
@@ -378,6 +379,7 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     app.router.add_post("/v1/chat/completions", front.chat_completions)
     app.router.add_post("/v1/completions", front.completions)
     front.tokens.add_to(app)
+    Document(_version()).add_to(app)
     app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(_sign)
     return app
