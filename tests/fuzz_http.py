@@ -27,6 +27,7 @@ from controlling import KEY, controlling
 HANG_SECONDS = 30
 """Of one request. The slowest real one takes a fraction of a second."""
 HEADERS = {"Authorization": f"Bearer {KEY}"}
+POSITIVE, NEGATIVE = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 NAMES = ["base", "devil", "base:devil", "alias", "nobody"]
 
 
@@ -62,13 +63,35 @@ def served(folder: Path) -> Iterator[str]:
         loop.close()
 
 
-def schema_of(address: str) -> Any:
-    """The server's document, with names that are there, so that right requests are answered and not 404."""
+ENTANGLED = {
+    *("adapters", "stream_options", "best_of", "min_tokens", "tools", "tool_choice", "top_logprobs", "logit_bias"),
+    *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("stop_token_ids", "max_completion_tokens", "tool_calls", "tool_call_id", "add_generation_prompt", "stop"),
+}
+"""Fields that want others or exclude them, which a schema doesn't say: few requests that have them are right."""
+
+
+def schema_of(address: str, *, plain: bool = False) -> Any:
+    """The server's document, with names that are there, so that right requests are answered and not 404. `plain`: of
+    bodies without entangled fields, so that they are answered by tokens."""
     document = requests.get(f"{address}/openapi.json", timeout=HANG_SECONDS).json()
     schemas, names = document["components"]["schemas"], {"enum": NAMES}
     for kind in ("ChatRequest", "CompletionRequest", "TokenizeBody", "DetokenizeBody"):
         schemas[kind]["properties"]["model"] = names
     schemas["WeightedAdapter"]["properties"]["name"] = names
+    if plain:
+        for schema in schemas.values():
+            kept = {name: one for name, one in schema["properties"].items() if name not in ENTANGLED}
+            schema["properties"] = kept
+        schemas["Message"]["properties"]["content"] = {"type": "string"}
+        schemas["Message"]["required"] = ["role", "content"]
+        messages = schemas["ChatRequest"]["properties"]["messages"] | {"minItems": 1}
+        for kind in ("ChatRequest", "TokenizeBody"):
+            schemas[kind]["properties"]["messages"] = messages
+        schemas["TokenizeBody"]["required"] = ["messages"]
+        schemas["CompletionRequest"]["properties"]["prompt"] = {"type": "string", "minLength": 1}
+        schemas["TokenizeBody"]["properties"]["prompt"] = {"type": "null"}
+        schemas["DetokenizeBody"]["properties"]["tokens"]["items"] = {"type": "integer", "minimum": 0, "maximum": 268}
     for one in document["paths"].values():
         for operation in one.values():
             for parameter in operation.get("parameters", ()):
@@ -78,16 +101,15 @@ def schema_of(address: str) -> Any:
 
 
 def fuzz(address: str, *, examples: int, seeded: bool) -> Counter[int]:
-    """So many right and as many wrong requests of each route; how often each status was answered. `seeded`: the same
+    """So many requests of each route, right, plain and wrong; how often each status was answered. `seeded`: the same
     ones each time."""
     statuses: Counter[int] = Counter()
     with requests.Session() as session:
-        for found in schema_of(address).get_all_operations():
-            operation = found.ok()
-            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-                if mode is GenerationMode.NEGATIVE and not _has_fields(operation):
-                    continue
-                _fuzz(address, session, operation, mode, examples, seeded, statuses)
+        for plain, mode in ((False, POSITIVE), (True, POSITIVE), (False, NEGATIVE)):
+            for found in schema_of(address, plain=plain).get_all_operations():
+                operation = found.ok()
+                if len(operation.body) or (not plain and (mode is POSITIVE or _has_fields(operation))):
+                    _fuzz(address, session, operation, mode, examples, seeded, statuses)
     return statuses
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from lorad.control.routes import (
 )
 from lorad.page.files import FILES
 from lorad.page.query import LIMIT_MAX, OFFSET_MAX, SORTS, TIERS
+from lorad.server.conversation import ROLES
 from lorad.server.fields import unsupported
 from lorad.server.requests import ChatRequest, CompletionRequest
 from lorad.server.tokens import DEFAULTS_ONLY as TOKENIZE_DEFAULTS
@@ -39,6 +40,26 @@ class Described(NamedTuple):
     answers: Mapping[int, tuple[str, ...]] = {200: (JSON,)}
     """Content types by status; (): no content. Refusals have OpenAI's error form."""
 
+
+_NULL = (None,)
+VALUES: dict[str, dict[str, Sequence[Any]]] = {
+    "Message": {
+        "role": tuple(ROLES),
+        **dict.fromkeys(("refusal", "audio", "function_call"), _NULL),
+        "annotations": (None, []),
+    },
+    "TextPart": {"type": ("text",), **dict.fromkeys(("image_url", "input_audio", "file", "refusal"), _NULL)},
+    "Tool": {"type": ("function",), "custom": _NULL},
+    "Choice": {"type": ("function",), "custom": _NULL, "allowed_tools": _NULL},
+    "ToolCall": {"type": ("function",)},
+    "ResponseFormat": {"type": ("text", "json_object", "json_schema")},
+    "StructuredOutputs": {
+        **dict.fromkeys(("disable_additional_properties", "disable_fallback"), (None, False)),
+        "structural_tag": _NULL,
+    },
+    "StreamOptions": {"include_obfuscation": (None, False)},
+}
+"""Fields of structs that are taken at these values only, which their types don't say."""
 
 _SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX}
 _WAIT: Mapping[str, Schema] = {"wait_seconds": _SECONDS}
