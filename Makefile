@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz simulate simulate-long policies tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is fo
 	cd rust/lorad-sched && mkdir -p fuzz/corpus/operations && PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run \
 		--sanitizer none operations fuzz/corpus/operations fuzz/seeds \
 		-- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -print_final_stats=1 $(ARGS)
+
+fuzz-http: $(VENV)/.built $(VENV)/.dev ## requests made of openapi.json, right and wrong ones, at a scripted server; ARGS="--examples 10000"
+	PYTHONPATH=tests $(BIN)/python tests/fuzz_http.py $(ARGS)
 
 tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
 	$(BIN)/python examples/tenants/train.py $(ARGS)

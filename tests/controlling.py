@@ -89,7 +89,8 @@ async def controlling(
     async def control(registry: Registry, front: Any, config: Any) -> AdapterManager:
         manager = await asyncio.to_thread(make_manager, engine, registry, front.in_flight, config, folder=folder)
         await manager.read_state(taken)
-        front.on_unknown = on_unknown(manager, config)
+        front.names.on_unknown = on_unknown(manager, config)
+        front.names.is_taken = manager.has
         if restores:
             manager.begin_restore()
         managers.append(manager)

@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from lorad.adapters.chat_template import read_chat_template
 from lorad.adapters.combine.weighted import Term, generation_of, spelt
 from lorad.config import EngineConfig
 from lorad.engine.frames import failure_of
@@ -30,7 +33,7 @@ from lorad.engine.messages import (
     TokenLogprobs,
     Waits,
 )
-from lorad.errors import AdapterRejected, InvalidRequest, LoradError, NotFound, Overloaded
+from lorad.errors import AdapterRejected, InvalidRequest, LoradError, NotFound, Overloaded, Unavailable
 
 Script = Callable[[Generate], list[int]]
 
@@ -117,6 +120,7 @@ class ScriptedEngine:
         self.bad = ""
         """A file with this text makes a load fail."""
         self.pins_max = 2
+        self.held_max = 1000
         self._running: dict[int, tuple[Running, Sink]] = {}
         self._ended: dict[int, Sink] = {}
         self._task: asyncio.Task[None] | None = None
@@ -148,8 +152,10 @@ class ScriptedEngine:
         if self.bad and self.bad.encode() in content:
             raise AdapterRejected(f"adapter {name!r}: it's {self.bad}", code="adapter_rank")
         info = adapter_info(name, "gen-" + hashlib.sha256(content).hexdigest()[:8])
+        if len(self.held) >= self.held_max and info.generation not in self.held:
+            raise Unavailable(f"{self.held_max} adapters are registered", code="adapters_full")
         self.held[info.generation] += 1
-        return info
+        return structs.replace(info, chat_template=read_chat_template(path))
 
     async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
         self.combined.append(list(terms))

@@ -319,7 +319,7 @@ async def test_parts_come_on_demand_and_stay_while_they_are_used(
         going = slow(control.engine)
         running = asyncio.create_task(ask(control.client, XY))
         await until(lambda: control.engine.running == 1)
-        bring = control.client.front.on_unknown
+        bring = control.client.front.names.on_unknown
         assert bring is not None
         for name in ("z", "later"):
             await bring(name, NotFound("it isn't there", code="model_not_found"))

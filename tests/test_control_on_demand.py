@@ -178,3 +178,22 @@ async def test_requests_dont_flush_an_operators_operations(tmp_path: Path) -> No
         for number in range(20):
             assert await control.generation(f"nobody-{number}") is None
         assert [one["id"] for one in (await control.ask("GET", "/v1/operations"))[1]["data"]] == [operation["id"]]
+
+
+async def test_where_the_engine_has_no_place_the_one_used_longest_ago_makes_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "GRACE_SECONDS", 0.0)
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        control.engine.held_max = 3
+        await control.load("kept", control.write("kept-source", "kept"))
+        for name in ("a", "b", "c", "a"):
+            put(control, name, f"content of {name}")
+            assert await control.generation(name) is not None
+        await control.settled()
+        assert {record.name for record in control.manager.records} == {"kept", "a", "c"}
+        await control.load("a", (await control.card("a"))["source"])  # an operator wants them to stay
+        await control.load("c", (await control.card("c"))["source"])
+        status, answer = await control.client.post("/v1/completions", model="b", prompt="hi")
+        assert status == 503 and answer["error"]["code"] == "adapters_full"
+        assert {record.name for record in control.manager.records} == {"kept", "a", "c"}

@@ -14,7 +14,7 @@ import torch
 
 from lorad import Engine, Request, _core
 from lorad.engine.refusals import KINDS
-from lorad.errors import InvalidRequest, NotFound
+from lorad.errors import InvalidRequest, NotFound, Unavailable
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
 from make_adapter import make_adapter
@@ -293,6 +293,37 @@ def test_refusals_name_the_field_and_change_nothing(base: Path, adapters: dict[s
     with pytest.raises(NotFound):
         engine.add([1], "R8")
     assert engine.dump().splitlines()[1:] == before
+
+
+def test_the_end_tells_how_often_a_request_was_preempted(base: Path) -> None:
+    """Two that grow in a pool which holds hardly more than one of them."""
+    roomy = Engine(str(base), enable_prefix_caching=False)
+    bytes_of_page = roomy.model_info.page_bytes
+    engine = Engine(str(base), enable_prefix_caching=False, kv_cache_memory_bytes=10 * bytes_of_page)
+    for one in (roomy, engine):
+        for _ in range(2):
+            one.add([9, 8, 7], max_tokens=110, stop_token_ids=())
+        told = []
+        while step := one.step():
+            told += [end.waits.preemptions for end in step.finished if end.waits is not None]
+        assert len(told) == 2 and sum(told) == one.stats().preemptions
+        assert (sum(told) > 0) is (one is engine)
+
+
+def test_only_so_many_adapters_are_registered(base: Path, tmp_path: Path) -> None:
+    config = open_model(base).config
+    paths = [make_adapter(tmp_path / str(seed), config, rank=4, modules=["q_proj"], seed=seed) for seed in range(3)]
+    engine = Engine(str(base), max_cpu_loras=2)
+    engine.load_adapter("a", str(paths[0]))
+    engine.load_adapter("b", str(paths[1]))
+    engine.load_adapter("again", str(paths[1]))  # the same content is there once
+    for name in ("c", "a"):
+        with pytest.raises(Unavailable, match="2 adapters are registered, at most 2") as refusal:
+            engine.load_adapter(name, str(paths[2]))
+        assert refusal.value.code == "adapters_full"
+    engine.unload_adapter("a")
+    engine.step()
+    engine.load_adapter("c", str(paths[2]))
 
 
 def test_each_refusal_of_the_core_has_an_error() -> None:

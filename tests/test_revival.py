@@ -141,6 +141,38 @@ async def test_names_pins_aliases_and_combinations_are_back(base: Path, root: Pa
         assert "\nlorad:engine_restarts_total 1.0\n" in metrics
 
 
+async def test_an_adapters_own_template_is_back(base: Path, root: Path, tmp_path: Path) -> None:
+    """Of an option and of a load; and a real engine tells what a request waited for."""
+    for name in ("one", "two"):
+        folder = shutil.copytree(root / name, tmp_path / "own" / name)
+        (folder / "chat_template.jinja").write_text(name + ": {{ messages[0].content }}")
+    own = tmp_path / "own"
+    messages = [{"role": "user", "content": "hi"}]
+
+    async def seen(one: Running, name: str) -> str:
+        status, told = await one.ask("POST", "/tokenize", model=name, messages=messages)
+        assert status == 200, told
+        _, told = await one.ask("POST", "/detokenize", tokens=told["tokens"])
+        fields = {"model": name, "messages": messages, "max_tokens": 2, "explain": True, "ignore_eos": True}
+        status, answer = await one.ask("POST", "/v1/chat/completions", **fields)
+        assert status == 200, answer
+        (way,) = answer["lorad"]
+        assert way["generation"] == answer["system_fingerprint"] and way["preemptions"] == 0
+        assert way["tier"] in ("cold", "loading", "hot") and 0 <= way["load_seconds"] <= way["queue_seconds"]
+        assert way["first_token_seconds"] >= way["queue_seconds"]
+        return str(told["prompt"])
+
+    async with running(base, tmp_path / "server", own, lora_modules=[f"option={own / 'one'}"]) as one:
+        await load(one, "loaded", own / "two")
+        for _ in range(2):
+            assert await seen(one, "option") == "one: hi"
+            assert await seen(one, "loaded") == "two: hi"
+            one.kill()
+            await one.back()
+    async with running(base, tmp_path / "server", own) as one:
+        assert await seen(one, "loaded") == "two: hi"
+
+
 async def test_who_is_in_flight_hears_of_it_and_nothing_is_asked_twice(base: Path, root: Path, tmp_path: Path) -> None:
     async with running(base, tmp_path / "server", root) as one:
         await load(one, "a", root / "one")

@@ -295,3 +295,34 @@ async def test_without_tenants_all_is_as_it_was(tmp_path: Path) -> None:
             "org/name:v2",
         ]
         assert (await client.get("/v1/tenants"))[1]["error"]["code"] == "control_off"
+
+
+async def test_a_name_behind_the_bases_has_the_adapters_rights(tmp_path: Path) -> None:
+    adapters = ("devil", "org/name:v2", "base:devil", "own")
+    made = (Tenant("acme", 0, ("devil", "own")), Tenant("umbrella", 0, ("org/*",), base=False))
+    async with tenants(tmp_path, *made, adapters=adapters) as server:
+        for whose, model, served in (
+            ("acme", "base:own", "own"),
+            ("acme", "base:org/name:v2", None),
+            ("umbrella", "base:org/name:v2", "org/name:v2"),
+            ("umbrella", "base:own", None),
+            ("acme", "base:devil", None),  # it's another tenant's adapter, by its own name
+        ):
+            status, body = await server.complete(whose, model)
+            assert (status, body.get("model")) == ((200, served) if served else (404, None)), (whose, model)
+            status, _, _ = await server.ask(whose, "POST", "/tokenize", model=model, prompt="hi")
+            assert status == (200 if served else 404)
+
+
+async def test_tokenising_is_for_models_that_the_key_may_use_and_a_request_of_its_rate(tmp_path: Path) -> None:
+    limited = Tenant("acme", 0, ("devil",), base=False, limits=Limits(requests_per_minute=3))
+    async with tenants(tmp_path, limited) as server:
+        for path, fields in (("/tokenize", {"prompt": "hi"}), ("/detokenize", {"tokens": [1]})):
+            assert (await server.ask(None, "POST", path, model="devil", **fields))[0] == 401
+            assert (await server.ask("operator", "POST", path, model="devil", **fields))[0] == 403
+            assert (await server.ask("acme", "POST", path, **fields))[0] == 404, "no model is the base"
+            assert (await server.ask("acme", "POST", path, model="org/name:v2", **fields))[0] == 404
+        for _ in range(3):
+            assert (await server.ask("acme", "POST", "/tokenize", model="devil", prompt="hi"))[0] == 200
+        status, body, _ = await server.ask("acme", "POST", "/detokenize", model="devil", tokens=[1])
+        assert (status, body["error"]["code"]) == (429, "tenant_requests_per_minute")

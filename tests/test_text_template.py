@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lorad.errors import InvalidRequest, ModelRejected
+from lorad.text import budget
 from lorad.text.model import load_text_model
 from lorad.text.template import ChatTemplate
 
@@ -76,3 +77,45 @@ def test_no_template_is_said(tmp_path: Path, smollm2_gguf: Path) -> None:
         text.chat(HELLO)
     with pytest.raises(InvalidRequest, match="chat_template"):
         load_text_model(smollm2_gguf, tmp_path / "missing.jinja")
+
+
+RUNAWAYS = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "macros": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
+    "call blocks": "{% macro m() %}{{ caller() }}{% endmacro %}"
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% call m() %}{% endcall %}{% endfor %}{% endfor %}",
+    "a recursive loop": "{% for a in range(99999) recursive %}{{ loop(range(2)) if loop.depth < 60 }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", RUNAWAYS.values(), ids=RUNAWAYS)
+def test_one_that_never_ends_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "RENDER_SECONDS", 0.05)
+    with pytest.raises(InvalidRequest, match=r"longer than 0\.05 s") as refusal:
+        ChatTemplate(source).render(HELLO)
+    assert refusal.value.code == "chat_template"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'x' * 1000000000 }}",
+        "{{ 1000000000 * [1] }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
+    ],
+)
+def test_a_product_that_is_too_large_isnt_computed(source: str) -> None:
+    with pytest.raises(InvalidRequest, match="too large"):
+        ChatTemplate(source).render(HELLO)
+
+
+def test_small_products_are_as_ever() -> None:
+    assert ChatTemplate("{{ '-' * 3 }}{{ 2 ** 10 }}{{ 0.5 * 3 }}{{ [1] * 2 }}").render(HELLO) == "---10241.5[1, 1]"
+
+
+def test_no_name_of_a_template_hides_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "RENDER_SECONDS", 0.05)
+    source = "{% set tick = 1 %}{% set environment = 1 %}" + RUNAWAYS["loops"]
+    with pytest.raises(InvalidRequest, match="longer"):
+        ChatTemplate(source).render(HELLO)

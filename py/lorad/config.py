@@ -64,6 +64,13 @@ class EngineConfig:
     )
     max_loras: int = option(0, "distinct adapters in one step; 0: no limit but --max-num-seqs", low=0, high=4096)
     max_lora_rank: int = option(256, "adapters above this rank are refused; reserves nothing", low=1, high=4096)
+    max_cpu_loras: int = option(
+        16384,
+        "adapters registered at once, each content once: those in force, combinations, and older ones whose requests "
+        "still run; one more is refused; reserves nothing",
+        low=1,
+        high=1 << 20,
+    )
     max_combined_adapters: int = option(
         0,
         "experimental: requests may name several adapters with weights; so many combinations are kept, idle ones "

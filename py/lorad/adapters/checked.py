@@ -46,6 +46,8 @@ class CheckedAdapter:
     """In order of (layer, module); at least one."""
     warnings: tuple[str, ...] = ()
     """What isn't wrong and should be known."""
+    chat_template: str = ""
+    """Source of the template that its folder has; "": none. It isn't part of the generation."""
 
     @property
     def tag(self) -> int:

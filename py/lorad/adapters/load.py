@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from lorad.adapters.chat_template import read_chat_template
 from lorad.adapters.check import check_adapter
 from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.derived import BaseValues
@@ -31,7 +33,7 @@ def load_adapter(
     files = None
     try:
         files = read_adapter(path, config)
-        return check_adapter(
+        checked = check_adapter(
             name,
             files,
             config,
@@ -40,6 +42,7 @@ def load_adapter(
             allow_no_effect=allow_no_effect,
             base=base,
         )
+        return replace(checked, chat_template=read_chat_template(path))
     except AdapterRejected as refusal:
         message = refusal.message if files is None else files.in_own_words(refusal.message)
         raise AdapterRejected(f"adapter {name!r}: {readable(message)}", code=refusal.code) from None

@@ -89,6 +89,10 @@ class AdapterManager:
         record = self._records.get(name)
         return record if record is not None and record.exists else None
 
+    def has(self, name: str) -> bool:
+        """Whether anything is known of a name."""
+        return self.find(name) is not None
+
     def adopt(self, name: str, source: str, info: AdapterInfo) -> None:
         """Takes over an adapter that was loaded by an option of the start, which the state file doesn't know."""
         record = self._records.setdefault(name, Record(name))

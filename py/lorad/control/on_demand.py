@@ -46,18 +46,28 @@ class OnDemand:
             raise unknown
         if sum(record.wanted_by_request for record in self._manager.records) >= LOADING_MAX:
             raise Overloaded(f"{LOADING_MAX} adapters are being loaded on demand, the limit", code="on_demand_full")
-        try:
-            operation = self._manager.load(name, self._adapters.source_of(name).text, on_demand=True)
-        except InvalidRequest:
-            raise unknown from None  # no name that an adapter there could have
-        self._manager.spawn(self._make_room_after(operation))
-        await operation.wait()
+        operation = await self._load(name, unknown)
+        while operation.error is not None and operation.error.code == "adapters_full":
+            if (gone := self._give_way()) is None:
+                break
+            await gone.wait()
+            operation = await self._load(name, unknown)
         if operation.error is None:
             return
         if operation.error.code == "source_missing":
             self._remember_missing(name)
             raise unknown
         raise _as_refusal(operation.error)
+
+    async def _load(self, name: str, unknown: NotFound) -> Operation:
+        """A load that has ended."""
+        try:
+            operation = self._manager.load(name, self._adapters.source_of(name).text, on_demand=True)
+        except InvalidRequest:
+            raise unknown from None  # no name that an adapter there could have
+        self._manager.spawn(self._make_room_after(operation))
+        await operation.wait()
+        return operation
 
     def _remember_missing(self, name: str) -> None:
         self._missing.pop(name, None)
@@ -73,10 +83,21 @@ class OnDemand:
         self._make_room()
 
     def _make_room(self) -> None:
-        there = [record for record in self._manager.records if record.on_demand and record.state == "ready"]
-        idle = sorted(filter(self._is_idle, there), key=self._last_used)
-        for record in idle[: max(0, len(there) - self._adapters_max)]:
+        there = self._there()
+        for record in self._idle(there)[: max(0, len(there) - self._adapters_max)]:
             self._manager.unload(record.name, listed=False)
+
+    def _give_way(self) -> Operation | None:
+        """The engine has registered as many as it may: the unload of one, None if all are in use."""
+        idle = self._idle(self._there())
+        return self._manager.unload(idle[0].name, listed=False) if idle else None
+
+    def _there(self) -> list[Record]:
+        return [record for record in self._manager.records if record.on_demand and record.state == "ready"]
+
+    def _idle(self, records: list[Record]) -> list[Record]:
+        """Who was used longest ago comes first."""
+        return sorted(filter(self._is_idle, records), key=self._last_used)
 
     def _is_idle(self, record: Record) -> bool:
         # Who asked for it may not have come to his turn yet.

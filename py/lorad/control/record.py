@@ -117,6 +117,7 @@ class Record:
                 "bytes": info.bytes,
                 "pages": info.pages,
                 "warnings": list(info.warnings),
+                "chat_template": "adapter" if info.chat_template else "base",
                 "tier": None if stats is None else stats.state,
                 "running": 0 if stats is None else stats.running,
                 "waiting": 0 if stats is None else stats.waiting,

@@ -362,12 +362,12 @@ class Engine:
         )
 
     def _waits(self, told: dict[str, Any]) -> messages.Waits:
-        """What `explain` tells of a request's waits; loading is what the page-in and the wait have in common."""
+        """What `explain` tells of a request; loading is what the page-in and the wait have in common."""
         arrived: int = told["arrived"]
         ran: int = next(at for at in (told["admitted"], told["finished"], arrived) if at is not None)
         asked, ended = self._paged_in.get(told["adapter"], (0, 0))
         loading = max(min(ran, ended) - max(arrived, asked), 0)
-        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6)
+        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6, told["preemptions"])
 
     def _check_open(self) -> None:
         if self._closed:

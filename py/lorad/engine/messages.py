@@ -212,6 +212,8 @@ class Waits(msgspec.Struct, frozen=True, array_like=True):
     """In all."""
     load_s: float
     """Of it: while its adapter was copied into pages."""
+    preemptions: int = 0
+    """How often it gave its pages up, and was computed again."""
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -258,6 +260,8 @@ class AdapterInfo(msgspec.Struct, frozen=True):
     """What isn't wrong and should be known."""
     life: int = 0
     """`EngineHandle.life` of the process that holds it; the front's note."""
+    chat_template: str = ""
+    """Source of the template that came with it; "": none did."""
 
 
 class AdapterLoaded(msgspec.Struct, frozen=True, tag="loaded"):

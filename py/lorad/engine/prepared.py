@@ -49,5 +49,6 @@ def prepare(checked: CheckedAdapter, path: str, page_bytes: int) -> PreparedAdap
         bytes=checked.bytes,
         path=path,
         warnings=checked.warnings,
+        chat_template=checked.chat_template,
     )
     return PreparedAdapter(info, checked.tag, image)

@@ -51,5 +51,6 @@ def add_page(app: web.Application) -> None:
 
 
 async def _file(request: web.Request) -> web.Response:
+    """A file of the page for people."""
     body, kind = FILES[request.path]
     return web.Response(body=body, content_type=kind, charset="utf-8", headers=HEADERS)

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +22,7 @@ from lorad.adapters.combine.weighted import check_model, check_on
 from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
-from lorad.errors import InvalidRequest, LoradError, NotFound, Unavailable
+from lorad.errors import InvalidRequest, LoradError, Unavailable
 from lorad.observe.listener import Scrapes
 from lorad.observe.logs import fault
 from lorad.observe.metrics import Metrics
@@ -35,15 +35,19 @@ from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
 from lorad.server.combinations import Combinations
 from lorad.server.decode import decode
+from lorad.server.explained import explained
 from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log
 from lorad.server.fields import unsupported
 from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Head
 from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
+from lorad.server.names import Names
+from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.server.tokens import TokenRoutes
 from lorad.tenants.file import Used
 from lorad.tenants.ledger import Ledger
 from lorad.tenants.limits import TenantLimits
@@ -113,8 +117,10 @@ class Front:
         self.in_flight = InFlight()
         self._combined_max = combined_max
         self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
-        self.on_unknown: Callable[[str, NotFound], Coroutine[Any, Any, None]] | None = None
-        """Brings an unknown name, or raises why it can't be."""
+        self.names = Names(registry, self.gate)
+        self.tokens = TokenRoutes(
+            self.names, registry, text, self.gate, self.limits, handle.model.vocab_size, self._in_thread
+        )
         self._now = now
         self._new_id = new_id
         self._request_ids = itertools.count(1)
@@ -175,13 +181,18 @@ class Front:
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         tenant = request[TENANT]
-        target = await self._target(tenant, ask)
+        ask, target = await self._target(tenant, ask)
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
             self._check_engine()
             tools = None if ask.calling is None else ask.calling.told
             self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
-            ids = await self._in_thread(lambda: self.text.chat(messages, tools))
             ask = await self._with_grammar(ask)
+            ids, template = [], None
+            # The name may be pointed elsewhere while the conversation is rendered, to an adapter with another template.
+            while template != target.template:
+                template = target.template
+                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template))
+                target = self.registry.resolve(ask.model)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -190,7 +201,7 @@ class Front:
         body = decode(await read_body(request), CompletionRequest, _COMPLETION_DEFAULTS)
         ask, prompts = ask_completion(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
         tenant, count = request[TENANT], ask.n * len(prompts)
-        target = await self._target(tenant, ask)
+        ask, target = await self._target(tenant, ask)
         with self.gate.passing(count), self.limits.passing(tenant, _adapters(ask, target), count):
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
@@ -204,27 +215,17 @@ class Front:
 
     # steps
 
-    async def _target(self, tenant: Tenant, ask: Ask) -> Target:
-        """What the prompt is held against before it's read: of a combination, which isn't made yet, the base."""
-        named = partial(self._named, tenant)
-        if not ask.adapters:
-            return await named(ask.model)
-        check_on(self._combined_max)
-        base = await named(ask.model)
-        check_model(ask.model, is_base=not base.generation, base=self.registry.base_name)
-        await self.combinations.check(ask.adapters, named)
-        return base
-
-    async def _named(self, tenant: Tenant, name: str) -> Target:
-        if not self.registry.may_use(tenant, name):
-            raise unknown_model(name)
-        try:
-            return self.registry.resolve(name)
-        except NotFound as unknown:
-            if self.on_unknown is None:
-                raise
-            await self.gate.before(self.on_unknown(name, unknown))
-        return self.registry.resolve(name)
+    async def _target(self, tenant: Tenant, ask: Ask) -> tuple[Ask, Target]:
+        """The request under the name that it means, and what the prompt is held against before it's read: of a
+        combination, which isn't made yet, the base."""
+        if ask.adapters:
+            check_on(self._combined_max)
+        name = await self.names.meant(tenant, ask.model)
+        target = self.registry.resolve(name)
+        if ask.adapters:
+            check_model(ask.model, is_base=not target.generation, base=self.registry.base_name)
+            await self.combinations.check(ask.adapters, partial(self.names.exact, tenant))
+        return (ask if name == ask.model else dataclasses.replace(ask, model=name)), target
 
     def _spend(self, tenant: Tenant, generation: Generation) -> None:
         """What a request has cost its tenant, at its end."""
@@ -279,7 +280,7 @@ class Front:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
         target, tenant = self.registry.resolve(ask.model), request[TENANT]
         if ask.adapters:
-            target = await self.combinations.bring(target, ask.adapters, partial(self._named, tenant))
+            target = await self.combinations.bring(target, ask.adapters, partial(self.names.exact, tenant))
         fitted = [(ids, self._fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
@@ -303,7 +304,9 @@ class Front:
             if ask.stream:
                 return await self._stream(request, generation, form)
             await generation.finish()
-            return web.Response(body=form.whole(generation.choices, generation.usage), content_type="application/json")
+            told = explained(generation) if ask.explain else None
+            body = form.whole(generation.choices, generation.usage, told)
+            return web.Response(body=body, content_type="application/json")
         finally:
             # A client that left, an error, or simply the end: nothing of this request stays in the engine.
             generation.close()
@@ -336,7 +339,8 @@ class Front:
                 note(request, INTERNAL.code)
                 await _write(request, response, error_event(INTERNAL) + DONE)
                 return response
-        await _write(request, response, form.closing(generation.usage))
+        told = explained(generation) if generation.ask.explain else None
+        await _write(request, response, form.closing(generation.usage, told))
         return response
 
 
@@ -374,6 +378,8 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     app.router.add_get("/v1/models/{name:.+}", front.model)
     app.router.add_post("/v1/chat/completions", front.chat_completions)
     app.router.add_post("/v1/completions", front.completions)
+    front.tokens.add_to(app)
+    Document(_version()).add_to(app)
     app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(_sign)
     return app

@@ -76,7 +76,11 @@ def key_check(api_key: str, control_key: str = "", directory: Directory | None =
 
 def is_control(request: web.Request) -> bool:
     """Whether the path, as the router reads it, is that of a control endpoint."""
-    path = request.rel_url.path
+    return wants_operator(request.rel_url.path)
+
+
+def wants_operator(path: str) -> bool:
+    """Whether a path is that of a control endpoint."""
     return any(path == prefix or path.startswith(prefix + "/") for prefix in _FOR_OPERATORS)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lorad.errors import InvalidRequest
+from lorad.server.fields import check_length
 from lorad.server.tools import ToolCall, check_results, plain_calls
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -42,7 +43,10 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """A checked conversation in the form that templates know."""
+    """A conversation, checked, in the form that templates know."""
+    if not messages:
+        raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
+    check_length("messages", len(messages))
     plain = [_plain(message, index) for index, message in enumerate(messages)]
     check_results(plain)
     return plain

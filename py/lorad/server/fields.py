@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from lorad.errors import InvalidRequest
@@ -43,8 +44,12 @@ LENGTHS: dict[str, int] = {
     "prompt": 1024,
     "logit_bias": 1024,
     "tools": 128,
+    "prompt[]": 1 << 20,
+    "messages[]": 1 << 20,
+    "tokens": 1 << 20,
 }
-"""Longest list of each list field; `stop[]`: characters of one stop string;
+"""Longest list of each list field; `stop[]`: characters of one stop string; `prompt[]`, `messages[]`: characters of a
+text that is only tokenised (one that is answered has the context's limit); `tokens`: ids that are only decoded;
 `stop_token_ids`: with the model's end tokens, unless they are ignored."""
 
 GREEDY_BELOW = 1e-5
@@ -140,6 +145,18 @@ def check_length(name: str, count: int, *, param: str | None = None) -> None:
         shown = param or name
         raise InvalidRequest(
             f"{shown}: at most {limit} {what}, got {count}", code="field_length", param=name.removesuffix("[]")
+        )
+
+
+def check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Refuses ids that the vocabulary hasn't got."""
+    # min and max run in C; the loop that finds the culprit runs only for a wrong list.
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        index, wrong = next((i, token) for i, token in enumerate(ids) if not 0 <= token < vocab_size)
+        raise InvalidRequest(
+            f"{name}[{index}]: a token id from 0 to {vocab_size - 1}, got {shown(wrong)}",
+            code="token_id",
+            param=name.partition("[")[0],
         )
 
 

@@ -22,6 +22,9 @@ DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
 """What JSON says for minus infinity, as OpenAI does."""
 
+Told = list[dict[str, Any]] | None
+"""`explained`; None: it wasn't asked for."""
+
 _encode = msgspec.json.encode
 
 
@@ -61,11 +64,15 @@ class Format:
         """Chunks for these pieces, in order."""
         return b"".join([self._piece(piece) for piece in pieces])
 
-    def closing(self, usage: Usage) -> bytes:
-        """What comes after the last piece: usage if asked for, and the end mark."""
-        if not self._include_usage:
-            return DONE
-        return self._begin + b'],"usage":' + _encode(self._usage(usage)) + b"}\n\n" + DONE
+    def closing(self, usage: Usage, told: Told = None) -> bytes:
+        """What comes after the last piece: what is told of the choices and usage, each if asked for, and the end mark.
+        Clients know that usage is last."""
+        end = b""
+        if told is not None:
+            end += self._begin + b'],"lorad":' + _encode(told) + self._finish[1:]
+        if self._include_usage:
+            end += self._begin + b'],"usage":' + _encode(self._usage(usage)) + b"}\n\n"
+        return end + DONE
 
     def _piece(self, piece: Piece) -> bytes:
         if piece.entry is None and piece.reason is None and piece.call is None:
@@ -86,13 +93,14 @@ class Format:
 
     # whole
 
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+    def whole(self, choices: Iterable[Choice], usage: Usage, told: Told = None) -> bytes:
         """The answer in one piece."""
         return _encode(
             {
                 **self._fields(self.whole_object),
                 "choices": [self._whole_choice(choice) for choice in choices],
                 "usage": self._usage(usage),
+                **({} if told is None else {"lorad": told}),
             }
         )
 

@@ -28,6 +28,8 @@ class Target(NamedTuple):
     """Longest prompt plus output, in tokens."""
     parts: tuple[str, ...] = ()
     """The adapters' names, if it's a combination under the base's name."""
+    template: str = ""
+    """Source of the adapter's own chat template; "": the base's is used."""
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -94,10 +96,23 @@ class Registry:
         name = self._aliases.get(name, name)
         entry = self._adapters.get(name)
         if entry is not None:
-            return Target(name, entry.info.generation, entry.info.generation, self.tokens_max(entry.info))
+            info = entry.info
+            return Target(name, info.generation, info.generation, self.tokens_max(info), template=info.chat_template)
         if name in self._base_names:
             return Target(name, "", self._model.digest, self._model.context_length)
         raise unknown_model(name)
+
+    def has(self, name: str) -> bool:
+        """Whether it's the base's name, an adapter's, one that is on its way, or an alias."""
+        return any(name in names for names in (self._adapters, self._announced, self._aliases, self._base_names))
+
+    def adapter_of(self, spelling: str) -> str | None:
+        """What stands behind the base's name and a colon, which isn't the base again; None in any other spelling."""
+        for base in self._base_names:
+            adapter = spelling.removeprefix(f"{base}:")
+            if adapter != spelling and adapter not in self._base_names:
+                return adapter
+        return None
 
     def check_name(self, name: str) -> None:
         """Refuses a name that no adapter may have; to be asked before the adapter is loaded."""

@@ -14,7 +14,7 @@ from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
 from lorad.server.conversation import Message, plain_messages
-from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_length, check_range
+from lorad.server.fields import COMPLETION_TOKENS, GREEDY_BELOW, LENGTHS, check_ids, check_length, check_range
 from lorad.server.structured import Form, ResponseFormat, StructuredOutputs, form_of
 from lorad.server.tools import Calling, Choice, Tool, calling_of
 
@@ -45,6 +45,7 @@ class _Common(msgspec.Struct, kw_only=True):
     adapters: list[WeightedAdapter] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    explain: bool | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -99,6 +100,8 @@ class Ask:
     model: str
     stream: bool
     include_usage: bool
+    explain: bool
+    """Whether the answer tells what it waited for."""
     n: int
     max_tokens: int | None
     """None: as many as fit."""
@@ -156,9 +159,6 @@ class Ask:
 
 def ask_chat(request: ChatRequest, vocab_size: int, end_ids: Sequence[int]) -> tuple[Ask, list[dict[str, Any]]]:
     """Checks a chat request; gives the conversation in the form that templates know."""
-    if not request.messages:
-        raise InvalidRequest("messages: at least 1 entry, got 0", code="field_length", param="messages")
-    check_length("messages", len(request.messages))
     messages = plain_messages(request.messages)
     logprobs = -1
     if request.logprobs:
@@ -228,12 +228,13 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         )
     stop_ids = request.stop_token_ids or []
     _check_stop_ids(stop_ids, () if request.ignore_eos else end_ids)
-    _check_ids("stop_token_ids", stop_ids, vocab_size)
+    check_ids("stop_token_ids", stop_ids, vocab_size)
     temperature = 1.0 if request.temperature is None else request.temperature
     return Ask(
         model=request.model,
         stream=bool(request.stream),
         include_usage=bool(options and options.include_usage),
+        explain=bool(request.explain),
         n=n,
         max_tokens=max_tokens,
         stops=_stops(request.stop),
@@ -261,7 +262,7 @@ def _adapters(given: list[WeightedAdapter] | None) -> tuple[Wanted, ...]:
 
 def _bias(given: dict[int, float], vocab_size: int) -> dict[int, float]:
     check_length("logit_bias", len(given))
-    _check_ids("logit_bias", list(given), vocab_size)
+    check_ids("logit_bias", list(given), vocab_size)
     for token, bias in given.items():
         check_range("logit_bias[]", bias, param=f"logit_bias[{token}]")
     return given
@@ -306,22 +307,11 @@ def _prompts(given: str | list[str | int | list[int]], vocab_size: int) -> list[
         )
     if kinds == {int}:
         ids = [entry for entry in given if isinstance(entry, int)]
-        _check_ids("prompt", ids, vocab_size)
+        check_ids("prompt", ids, vocab_size)
         return [ids]
     check_length("prompt", len(given))
     prompts: list[Prompt] = [entry for entry in given if not isinstance(entry, int)]
     for index, prompt in enumerate(prompts):
         if isinstance(prompt, list):
-            _check_ids(f"prompt[{index}]", prompt, vocab_size)
+            check_ids(f"prompt[{index}]", prompt, vocab_size)
     return prompts
-
-
-def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
-    # min and max run in C; the loop that finds the culprit runs only for a wrong list.
-    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
-        index, wrong = next((i, token) for i, token in enumerate(ids) if not 0 <= token < vocab_size)
-        raise InvalidRequest(
-            f"{name}[{index}]: a token id from 0 to {vocab_size - 1}, got {shown(wrong)}",
-            code="token_id",
-            param=name.partition("[")[0],
-        )

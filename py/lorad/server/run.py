@@ -132,7 +132,8 @@ class Server:
                     make_manager, self.engine, registry, self.front.in_flight, self._config
                 )
                 await self.manager.read_state(taken=modules)
-                self.front.on_unknown = on_unknown(self.manager, self._config)
+                self.front.names.on_unknown = on_unknown(self.manager, self._config)
+                self.front.names.is_taken = self.manager.has
             await self._load(registry, modules)
             await self._listen(self.front)
             if self.manager is not None:

@@ -111,13 +111,7 @@ class Calling(NamedTuple):
 
 def calling_of(request: Fields, form: Form | None) -> Calling | None:
     """What a request wants of tools, None: they are neither told nor called. `form`: of answers without a call."""
-    tools = [_function(tool, index) for index, tool in enumerate(request.tools or [])]
-    check_length("tools", len(tools))
-    names: set[str] = set()
-    for index, tool in enumerate(tools):
-        if tool.name in names:
-            raise _wrong(f"tools[{index}].function.name: {tool.name!r} is there twice", "duplicate_field", "tools")
-        names.add(tool.name)
+    tools = functions_of(request.tools)
     name = _chosen(request.tool_choice)
     if not tools:
         if name not in ("", "auto", "none"):
@@ -139,8 +133,25 @@ def calling_of(request: Fields, form: Form | None) -> Calling | None:
         required=named or name == "required",
         several=not named and request.parallel_tool_calls is not False,
         answer=form,
-        told=[{"type": "function", "function": _told(tool)} for tool in tools],
+        told=told_of(tools),
     )
+
+
+def functions_of(given: Sequence[Tool] | None) -> list[Function]:
+    """The functions that a request tells of, each with another name."""
+    tools = [_function(tool, index) for index, tool in enumerate(given or [])]
+    check_length("tools", len(tools))
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        if tool.name in names:
+            raise _wrong(f"tools[{index}].function.name: {tool.name!r} is there twice", "duplicate_field", "tools")
+        names.add(tool.name)
+    return tools
+
+
+def told_of(functions: Iterable[Function]) -> list[dict[str, Any]]:
+    """Functions as templates know tools."""
+    return [{"type": "function", "function": _told(function)} for function in functions]
 
 
 def _function(tool: Tool, index: int) -> Function:

@@ -12,7 +12,9 @@ from lorad.sources.reject import reject
 CONFIG, TENSORS, INDEX = "adapter_config.json", "adapter_model.safetensors", "adapter_model.safetensors.index.json"
 TOKENIZER = ("added_tokens.json", "tokenizer.json")
 """What `adapters/read.py` looks into for ids of added tokens."""
-KNOWN = (CONFIG, TENSORS, INDEX, *TOKENIZER)
+TEMPLATE = ("chat_template.jinja", "tokenizer_config.json")
+"""Where an adapter's own chat template is."""
+KNOWN = (CONFIG, TENSORS, INDEX, *TOKENIZER, *TEMPLATE)
 """What is asked for where names can't be listed."""
 _TENSORS = re.compile(r"[^.].*\.(safetensors|gguf)", re.DOTALL)
 _PICKLES = re.compile(r".*\.(bin|pt|pth|pkl|ckpt)", re.DOTALL)
@@ -34,7 +36,7 @@ class Item(NamedTuple):
 
 def wanted(name: str) -> bool:
     """Whether a file of this name is fetched."""
-    return name == CONFIG or name in TOKENIZER or name.endswith(".safetensors.index.json") or bool(
+    return name in (CONFIG, *TOKENIZER, *TEMPLATE) or name.endswith(".safetensors.index.json") or bool(
         _TENSORS.fullmatch(name)
     )  # fmt: skip
 

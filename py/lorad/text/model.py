@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ from lorad.models.gguf_keys import Keys
 from lorad.named_file import expanded, is_file, is_folder, read_json, read_small, read_text
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
 from lorad.text.template import ChatTemplate
+from lorad.text.template_file import CONFIG as TOKENIZER_CONFIG
+from lorad.text.template_file import FILE as TEMPLATE_FILE
+from lorad.text.template_file import read_template
 from lorad.text.tokenizer import Tokenizer
 from lorad.text.tools import without_tools
 
 TOKENIZER_BYTES_MAX = 256 << 20
 JSON_BYTES_MAX = 64 << 20
 TEMPLATE_BYTES_MAX = 1 << 20
+COMPILED_MAX = 64
+"""Adapters' templates that are kept compiled, those that were used last."""
 
 
 class TextModel:
@@ -31,28 +37,48 @@ class TextModel:
         self.template = template
         self.name = name
         """What the model calls itself: the file's or folder's own name."""
+        self._compiled = lru_cache(COMPILED_MAX)(
+            partial(ChatTemplate, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+        )
+        """Of adapters' templates, by source."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text, as the model was trained to see one."""
         return self.tokenizer.encode(text)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        template: str = "",
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
     ) -> list[int]:
-        """Ids of a conversation, open for the assistant's answer. The template itself writes special tokens."""
-        return self.tokenizer.encode(self.render(messages, tools), add_special_tokens=False)
+        """Ids of a conversation, open for the assistant's answer unless `add_generation_prompt` is false. The template
+        itself writes special tokens. `template`: the source of an adapter's own; "": the model's."""
+        text = self.render(messages, tools, template=template, add_generation_prompt=add_generation_prompt)
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        template: str = "",
+        add_generation_prompt: bool = True,
+    ) -> str:
         """A conversation as text. Tools are written by the template if it knows them, else told by the system."""
-        if self.template is None:
+        used = self._compiled(template) if template else self.template
+        if used is None:
             raise InvalidRequest(
                 "messages: this model has no chat template; give one with --chat-template, or use /v1/completions",
                 code="no_chat_template",
                 param="messages",
             )
-        if self.template.tools:
-            return self.template.render(messages, tools=tools or None)
-        return self.template.render(without_tools(messages, tools))
+        if used.tools:
+            return used.render(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
+        return used.render(without_tools(messages, tools), add_generation_prompt=add_generation_prompt)
 
 
 def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextModel:
@@ -80,7 +106,7 @@ def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextMod
     return TextModel(tokenizer, template, path.name if is_folder(path) else path.stem)
 
 
-def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
+def _from_folder(folder: Path) -> tuple[Tokenizer, str]:
     try:
         core = tokenizers.Tokenizer.from_buffer(read_small(folder / "tokenizer.json", TOKENIZER_BYTES_MAX))
     except FileNotFoundError:
@@ -92,7 +118,7 @@ def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
     except Exception as error:
         # `tokenizers` raises a bare Exception for whatever is wrong with the file.
         raise ModelRejected(f"tokenizer.json can't be read: {error}", code="tokenizer_form") from None
-    config = _json(folder / "tokenizer_config.json")
+    config = _json(folder / TOKENIZER_CONFIG)
     bos, eos = _token(config.get("bos_token")), _token(config.get("eos_token"))
     ends: set[int] = set()
     for source in (_json(folder / "generation_config.json"), _json(folder / "config.json")):
@@ -105,19 +131,13 @@ def _from_folder(folder: Path) -> tuple[Tokenizer, str | None]:
     return Tokenizer(core, end_ids=ends, bos_token=bos, eos_token=eos), _folder_template(folder, config)
 
 
-def _folder_template(folder: Path, config: dict[str, Any]) -> str | None:
-    name = "chat_template.jinja"
+def _folder_template(folder: Path, config: dict[str, Any]) -> str:
     try:
-        return read_text(folder / name, TEMPLATE_BYTES_MAX)
-    except FileNotFoundError:
-        pass
+        return read_template(folder, config, TEMPLATE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelRejected(f"{name} can't be read: {getattr(error, 'strerror', error)}", code="model_file") from None
-    given = config.get("chat_template")
-    if isinstance(given, list):
-        named = [entry for entry in given if isinstance(entry, dict) and entry.get("name") == "default"]
-        given = named[-1].get("template") if named else None
-    return given if isinstance(given, str) else None
+        raise ModelRejected(
+            f"{TEMPLATE_FILE} can't be read: {getattr(error, 'strerror', error)}", code="model_file"
+        ) from None
 
 
 def _json(file: Path) -> dict[str, Any]:

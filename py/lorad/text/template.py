@@ -1,7 +1,7 @@
 """Chat templates: a conversation to the text that the model was trained on.
 
-Templates come with models and adapters, so they run in Jinja's immutable sandbox, with the names that transformers
-gives them (`raise_exception`, `strftime_now`, `tojson`, `{% generation %}`, `{% break %}`).
+Templates come with models and adapters, so they run in Jinja's immutable sandbox with a budget (`budget.py`). They have
+the names that transformers gives them (`raise_exception`, `strftime_now`, `tojson`, `{% generation %}`, `{% break %}`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import jinja2.ext
 import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 
 from lorad.errors import InvalidRequest, ModelRejected
+from lorad.text.budget import Clock, Sandbox, spending, watched
 from lorad.text.tools import BEGIN
 
 TEXT_LENGTH_MAX = 64 << 20
@@ -32,8 +32,8 @@ class ChatTemplate:
         self._names = {"bos_token": bos_token, "eos_token": eos_token}
         environment = _environment()
         try:
-            self._template = environment.from_string(source)
             names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+            self._template = environment.from_string(watched(environment.parse(source)))
         except (jinja2.TemplateError, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
             # Jinja writes Python: what that compiler finds too deep or can't read isn't a TemplateError.
             raise ModelRejected(f"the chat template doesn't compile: {error}", code="chat_template") from None
@@ -52,18 +52,19 @@ class ChatTemplate:
         parts: list[str] = []
         length = 0
         try:
-            for part in self._template.generate(
-                messages=list(messages),
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._names,
-                **extra,
-            ):
-                length += len(part)
-                if length > TEXT_LENGTH_MAX:
-                    raise jinja2.TemplateError(f"the text is longer than {TEXT_LENGTH_MAX} characters")
-                parts.append(part)
+            with spending():
+                for part in self._template.generate(
+                    messages=list(messages),
+                    tools=tools,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                    **self._names,
+                    **extra,
+                ):
+                    length += len(part)
+                    if length > TEXT_LENGTH_MAX:
+                        raise jinja2.TemplateError(f"the text is longer than {TEXT_LENGTH_MAX} characters")
+                    parts.append(part)
         except jinja2.TemplateError as error:
             raise InvalidRequest(
                 f"messages: the chat template refuses them: {error.message or type(error).__name__}",
@@ -90,9 +91,9 @@ class _GenerationTag(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationTag]
+def _environment() -> Sandbox:
+    environment = Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationTag, Clock]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception

@@ -59,10 +59,14 @@ class Tokenizer:
             raise
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of `ids`, special tokens left out."""
-        text: str = self.core.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of `ids`; special tokens are left out, or are there by name. Ids that are no token are nothing."""
+        text: str = self.core.decode(list(ids), skip_special_tokens=skip_special)
         return text
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        return [self.core.id_to_token(token_id) or "" for token_id in ids]
 
     def text_bytes(self, token_id: int) -> bytes:
         """What a token adds to the text: nothing for special tokens and for ids beyond the vocabulary."""

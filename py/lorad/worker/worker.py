@@ -146,6 +146,7 @@ class Worker:
             "adapters_step_max": self.adapters_step_max,
             "page_ins_max": PAGE_INS_MAX,
             "pinned_pages_max": self._config.max_pinned_bytes // self.geometry.page_bytes,
+            "adapters_max": self._config.max_cpu_loras,
             "waiting_max": self._config.max_waiting,
             "wait_us_max": round(self._config.wait_seconds_max * 1e6),
             "urgent_after_us": round(self._config.urgent_after_seconds * 1e6),
