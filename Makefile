@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -86,6 +86,15 @@ fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is fo
 
 fuzz-http: $(VENV)/.built $(VENV)/.dev ## requests made of openapi.json, right and wrong ones, at a scripted server; ARGS="--examples 10000"
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_http.py $(ARGS)
+
+clients: $(VENV)/.built $(VENV)/.dev $(TOOLS)/clients/.done ## lm_eval, LiteLLM and LangChain, unmodified, against a real server
+	$(BIN)/python tests/clients/run.py $(TOOLS)/clients/bin/python $(ARGS)
+
+# An environment of their own, without this project's pins: their dependencies aren't ours.
+$(TOOLS)/clients/.done: tests/clients/requirements.txt
+	$(PYTHON) -m venv $(TOOLS)/clients
+	env -u PIP_CONSTRAINT $(TOOLS)/clients/bin/pip install -q -r tests/clients/requirements.txt
+	touch $@
 
 tenants: $(VENV)/.built $(VENV)/.dev ## train the demo's adapters again and write their table (about an hour on 2 cores)
 	$(BIN)/python examples/tenants/train.py $(ARGS)

@@ -1,7 +1,7 @@
 """Other people's clients, unmodified, against a real server with the embedded base and its tenants: `make clients`.
 
-- lm_eval (local-completions, log-probabilities by `echo`): a multiple choice on a tenant's held-out set, whose score must
-  be transformers + PEFT's on the same weights, dequantised, within a tenth of the questions that both find close
+- lm_eval (local-completions, log-probabilities by `echo`): a multiple choice on a tenant's held-out set. Its score must be
+  that of transformers + PEFT on the dequantised base, but for questions whose best choices are close together
 - LiteLLM, LangChain: a chat with a tenant's adapter, whole and streamed, which must be the server's own answer
 
 They're installed in a folder of their own: their dependencies aren't ours.
@@ -22,10 +22,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import yaml
-from served_process import Serving
 
 from lorad.demo.base import embedded_base
 from lorad.text.model import load_text_model
+from served_process import Serving
 
 TENANTS = Path(__file__).parents[2] / "py/lorad/demo/tenants"
 QUESTIONS, CHOICES = 40, 4

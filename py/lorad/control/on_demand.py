@@ -110,5 +110,4 @@ class OnDemand:
 
 def _as_refusal(error: LoradError) -> LoradError:
     """The same for a client that named a model, not a source."""
-    error.param = "model"
-    return error
+    return type(error)(error.message, code=error.code, param="model")  # others may hold `error` too
