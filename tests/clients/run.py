@@ -1,7 +1,7 @@
 """Other people's clients, unmodified, against a real server with the embedded base and its tenants: `make clients`.
 
-- lm_eval (local-completions, log-probabilities by `echo`): a multiple choice on a tenant's held-out set. Its score must be
-  that of transformers + PEFT on the dequantised base, but for questions whose best choices are close together
+- lm_eval (local-completions, log-probabilities by `echo`): a multiple choice on a tenant's held-out set. Its score must
+  be that of transformers + PEFT on the dequantised base, but for questions whose best choices are close together
 - LiteLLM, LangChain: a chat with a tenant's adapter, whole and streamed, which must be the server's own answer
 
 They're installed in a folder of their own: their dependencies aren't ours.
