@@ -85,6 +85,9 @@ def test_it_comes_with_the_adapter_out_of_the_loader(tmp_path: Path) -> None:
         (folder / "chat_template.jinja").unlink()
         without = engine.load_adapter("b", str(folder))
         assert without.chat_template == "" and without.generation == with_template.generation
+        tokenizer = engine.text_model.tokenizer
+        assert engine.add("hi", "a").prompt == tokenizer.encode("[hi]>", add_special_tokens=False)
+        assert engine.add("hi", "b").prompt == engine.add("hi").prompt == engine.text_model.chat(HELLO)
         (folder / "chat_template.jinja").write_text("{% for %}")
         with pytest.raises(AdapterRejected, match="adapter 'c'") as refusal:
             engine.load_adapter("c", str(folder))

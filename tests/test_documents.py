@@ -36,7 +36,7 @@ def test_codes_are_up_to_date_and_have_words() -> None:
 
 def test_every_part_of_the_scan_finds_its_codes() -> None:
     found = {(one.code, one.status, one.where) for one in codes.raised()}
-    assert ("context_length_exceeded", 400, "server/app.py") in found, "a literal"
+    assert ("context_length_exceeded", 400, "server/lengths.py") in found, "a literal"
     assert ("source_path", 400, "sources/source.py") in found, "by a helper of another module"
     assert ("costs_value", 400, "engine/costs.py") in found, "by a helper of its own"
     assert ("sampling_range", 400, "engine/asked.py") in found, "a helper's default"

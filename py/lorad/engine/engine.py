@@ -225,12 +225,16 @@ class Engine:
         unless `stop_token_ids` says otherwise, and where its `grammar` ends.
         """
         self._check_open()
+        template = ""
         if adapters is not None:
             generation = self._combined.generation(adapters, model)
+        elif model == "":
+            generation = ""
         else:
-            generation = "" if model == "" else self.adapters.named(model).generation
+            info = self.adapters.named(model)
+            generation, template = info.generation, info.chat_template
         if isinstance(prompt, str):
-            ids = self.text_model.chat([{"role": "user", "content": prompt}])
+            ids = self.text_model.chat([{"role": "user", "content": prompt}], template=template)
         else:
             ids = token_ids(prompt, self.weights.config.vocab).tolist()
         sampling.setdefault("temperature", 0.0)

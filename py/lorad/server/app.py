@@ -22,7 +22,7 @@ from lorad.adapters.combine.weighted import check_model, check_on
 from lorad.config import ServerConfig
 from lorad.control.routes import ControlRoutes
 from lorad.engine.handle import EngineHandle
-from lorad.errors import InvalidRequest, LoradError, Unavailable
+from lorad.errors import LoradError, Unavailable
 from lorad.observe.listener import Scrapes
 from lorad.observe.logs import fault
 from lorad.observe.metrics import Metrics
@@ -42,6 +42,7 @@ from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Hea
 from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
+from lorad.server.lengths import Lengths
 from lorad.server.names import Names
 from lorad.server.openapi import Document
 from lorad.server.path import path_check
@@ -59,9 +60,6 @@ from lorad.text.model import TextModel
 WRITE_SECONDS = 120.0
 """How long a client may leave a full socket unread before its connection is cut. The engine doesn't wait for it: tokens
 of a slow reader are kept here, and its pages are free as soon as the last one is made."""
-
-EXACT_CHARACTERS = 1 << 18
-"""A text of up to this length is always tokenised, so that its refusal tells its exact number of tokens."""
 
 _CHAT_DEFAULTS = unsupported("chat")
 _COMPLETION_DEFAULTS = unsupported("completion")
@@ -117,6 +115,7 @@ class Front:
         self.in_flight = InFlight()
         self._combined_max = combined_max
         self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
+        self.lengths = Lengths(handle, text.tokenizer)
         self.names = Names(registry, self.gate)
         self.tokens = TokenRoutes(
             self.names, registry, text, self.gate, self.limits, handle.model.vocab_size, self._in_thread
@@ -185,7 +184,7 @@ class Front:
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
             self._check_engine()
             tools = None if ask.calling is None else ask.calling.told
-            self._check_characters(target, "messages", sum(len(message["content"]) for message in messages))
+            self.lengths.check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ask = await self._with_grammar(ask)
             ids, template = [], None
             # The name may be pointed elsewhere while the conversation is rendered, to an adapter with another template.
@@ -206,7 +205,7 @@ class Front:
             self._check_engine()
             texts = [prompt for prompt in prompts if isinstance(prompt, str)]
             if texts:
-                self._check_characters(target, "prompt", max(map(len, texts)))
+                self.lengths.check_characters(target, "prompt", max(map(len, texts)))
                 encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
             else:
                 encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
@@ -248,32 +247,6 @@ class Front:
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def _check_characters(self, target: Target, param: str, characters: int) -> None:
-        """Refuses a text that is too long whatever its tokens are, before the work of finding them."""
-        at_least = characters // self.text.tokenizer.longest_token
-        if characters > EXACT_CHARACTERS and at_least >= target.tokens_max:
-            raise self._too_long(target, param, f"at least {at_least}", 1)
-
-    def _too_long(self, target: Target, param: str, prompt: str, asked: int) -> InvalidRequest:
-        limit, model = target.tokens_max, self.handle.model
-        why = model.context_limit if limit == model.context_length else "the page pool beside the adapter"
-        return InvalidRequest(
-            f"{param}: {prompt} prompt tokens and {asked} to make, together at most {limit} ({why})",
-            code="context_length_exceeded",
-            param=param,
-        )
-
-    def _fit(self, target: Target, param: str, prompt: list[int], ask: Ask) -> int:
-        """How many tokens may be made after this prompt."""
-        asked = ask.max_tokens
-        if not prompt:
-            raise InvalidRequest(f"{param}: at least 1 token, got 0", code="empty_prompt", param=param)
-        room = target.tokens_max - len(prompt)
-        least = max(1, ask.min_tokens) if asked is None else asked
-        if room < least:
-            raise self._too_long(target, param, str(len(prompt)), least)
-        return room if asked is None else asked
-
     async def _answer(
         self, request: web.Request, ask: Ask, prompts: _Prompts, kind: type[Format]
     ) -> web.StreamResponse:
@@ -281,7 +254,7 @@ class Front:
         target, tenant = self.registry.resolve(ask.model), request[TENANT]
         if ask.adapters:
             target = await self.combinations.bring(target, ask.adapters, partial(self.names.exact, tenant))
-        fitted = [(ids, self._fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
+        fitted = [(ids, self.lengths.fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
         generation = Generation(
