@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -256,6 +257,18 @@ sys.exit(serve(EngineConfig(model=sys.argv[1], log_format="json"), ServerConfig(
 """
 
 
+def _wait_for_the_next_engine(address: str) -> None:
+    """The one before is buried then, and its end told."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        try:
+            with urllib.request.urlopen(address + "/health", timeout=20):
+                return
+        except urllib.error.HTTPError:
+            time.sleep(0.05)
+    raise AssertionError("no engine came")
+
+
 def test_both_processes_write_json(tmp_path: Path) -> None:
     TEXT.tokenizer.core.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
@@ -281,6 +294,7 @@ def test_both_processes_write_json(tmp_path: Path) -> None:
                     assert response.status == status
             except urllib.error.HTTPError as error:
                 assert error.code == status
+        _wait_for_the_next_engine(address)
         process.send_signal(signal.SIGTERM)
         said = [json.loads(line) for line in process.stderr.read().splitlines() if line.startswith("{")]
         assert process.wait(20) == 0
