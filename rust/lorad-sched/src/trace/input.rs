@@ -232,8 +232,18 @@ pub(crate) fn page_in_reached(
 }
 
 pub(crate) fn add(fields: &mut impl Fields, now: &mut u64, spec: &mut RequestSpec) {
-    let RequestSpec { id, tenant, adapter, prompt, max_tokens, stop_tokens, priority, deadline, after, fresh } =
-        spec;
+    let RequestSpec {
+        id,
+        tenant,
+        adapter,
+        prompt,
+        max_tokens,
+        stop_tokens,
+        priority,
+        deadline,
+        after,
+        fresh,
+    } = spec;
     fields.field("now", now);
     fields.field("id", id);
     fields.field("tenant", tenant);
