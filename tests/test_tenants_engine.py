@@ -13,9 +13,11 @@ from lorad import Engine
 from lorad.config import EngineConfig, ServerConfig
 from lorad.engine.messages import Finished, Generate, Sampling
 from lorad.errors import LoradError
+from lorad.models.open import open_model
 from lorad.server.run import Server
 from lorad.tenants.file import TenantFile
 from lorad.tenants.tenant import Limits, Tenant
+from make_adapter import make_adapter
 from tiny import make_tiny
 
 PROMPT = list(range(5, 69))
@@ -91,14 +93,17 @@ async def test_two_tenants_over_http(base: Path, tmp_path: Path) -> None:
     keys = {}
     for name, limits in (("one", Limits(running_max=1)), ("two", Limits())):
         keys[name] = file.add_key(file.put(Tenant(name, 0, limits=limits)).name)[0]
-    options = ServerConfig(port=0, served_model_name="base", tenants=True, state_file=str(state))
+    adapter = make_adapter(tmp_path / "a", open_model(base).config, rank=8)
+    options = ServerConfig(
+        port=0, served_model_name="base", tenants=True, state_file=str(state), lora_modules=[f"a={adapter}"]
+    )
     server = Server(EngineConfig(model=str(base), kv_cache_memory_bytes=2 << 20), options)
     url = await server.start()
     try:
         async with aiohttp.ClientSession(base_url=url) as session:
 
-            async def ask(name: str) -> dict[str, Any]:
-                body = {"model": "base", "prompt": PROMPT, "max_tokens": 4, "ignore_eos": True}
+            async def ask(name: str, model: str = "base") -> dict[str, Any]:
+                body = {"model": model, "prompt": PROMPT, "max_tokens": 4, "ignore_eos": True}
                 headers = {"Authorization": f"Bearer {keys[name]}"}
                 async with session.post("/v1/completions", json=body, headers=headers) as response:
                     assert response.status == 200, await response.text()
@@ -107,12 +112,36 @@ async def test_two_tenants_over_http(base: Path, tmp_path: Path) -> None:
 
             answers = await asyncio.gather(*(ask(name) for name in ("one", "two") * 8))
             assert {answer["usage"]["completion_tokens"] for answer in answers} == {4}
+            await ask("two", "a")
+            await ask("two", "a")
     finally:
         await server.stop()
-    used = {row.tenant: row.used for row in file.usage()}
+    used = {row.tenant: row.used for row in file.usage() if row.model == "base"}
     assert {name: (one.requests, one.prompt_tokens, one.generation_tokens) for name, one in used.items()} == {
         name: (8, 8 * len(PROMPT), 32) for name in ("one", "two")
     }
+    (of_a,) = (row.used for row in file.usage() if row.model == "a")
+    assert (of_a.requests, of_a.loads) == (2, 1) and of_a.load_bytes > 0 and of_a.load_seconds > 0
+    assert used["one"].loads == used["two"].loads == 0
+
+
+def test_a_load_is_charged_once_and_to_who_waited_for_it(base: Path, tmp_path: Path) -> None:
+    engine = Engine(str(base), kv_cache_memory_bytes=2 << 20)
+    info = engine.load_adapter("a", str(make_adapter(tmp_path / "a", open_model(base).config, rank=8)))
+
+    def ask(*tenants: int) -> list[int]:
+        """Bytes that each was charged with."""
+        for number, tenant in enumerate(tenants):
+            sampling = Sampling(max_tokens=2, temperature=0.0)
+            engine.submit(Generate(number, PROMPT, sampling, info.generation, tenant=tenant))
+        ends = finish(engine)
+        waits = [ends[number].waits for number in range(len(tenants))]
+        return [0 if wait is None else wait.load_bytes for wait in waits]
+
+    first = ask(1, 2, 3)
+    assert sorted(first)[:2] == [0, 0] and max(first) == info.pages * engine.worker.geometry.page_bytes
+    assert ask(1, 2, 3) == [0, 0, 0], "it's hot"
+    engine.close()
 
 
 def test_an_api_key_and_tenants_are_two_answers_to_one_question(base: Path) -> None:

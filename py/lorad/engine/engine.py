@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -46,6 +46,15 @@ from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
 log = logging.getLogger("lorad.engine")
+
+
+class _PagedIn(NamedTuple):
+    """A page-in that has ended. Times in µs of `now`."""
+
+    asked: int
+    ended: int
+    bytes: int
+    """0: it failed, or a request was charged with it."""
 
 
 class Engine:
@@ -90,8 +99,8 @@ class Engine:
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self.adapters = EngineAdapters(self.core, self.worker, self.weights, config, self.now, loader)
         self._combined = Combined(self, config.max_combined_adapters)
-        self._paged_in: dict[int, tuple[int, int]] = {}
-        """When an adapter's last page-in was asked for and when it had ended, µs of `now`."""
+        self._paged_in: dict[int, _PagedIn] = {}
+        """The last page-in of each adapter."""
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -313,7 +322,8 @@ class Engine:
 
     def _take_page_ins(self) -> None:
         for done in self.worker.finished_page_ins():
-            self._paged_in[done.adapter] = int(done.asked * 1e6), self.now()
+            size = 0 if done.error is not None else done.pages.size * self.worker.geometry.page_bytes
+            self._paged_in[done.adapter] = _PagedIn(int(done.asked * 1e6), self.now(), size)
             if done.error is None:
                 self.core.page_in_done(self.now(), done.adapter)
             else:
@@ -369,9 +379,12 @@ class Engine:
         """What `explain` tells of a request; loading is what the page-in and the wait have in common."""
         arrived: int = told["arrived"]
         ran: int = next(at for at in (told["admitted"], told["finished"], arrived) if at is not None)
-        asked, ended = self._paged_in.get(told["adapter"], (0, 0))
-        loading = max(min(ran, ended) - max(arrived, asked), 0)
-        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6, told["preemptions"])
+        last = self._paged_in.get(told["adapter"], _PagedIn(0, 0, 0))
+        loading = max(min(ran, last.ended) - max(arrived, last.asked), 0)
+        charged = last.bytes if told["tier"] == "cold" and arrived <= last.asked <= ran else 0
+        if charged:
+            self._paged_in[told["adapter"]] = last._replace(bytes=0)
+        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6, told["preemptions"], charged)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -214,6 +214,8 @@ class Waits(msgspec.Struct, frozen=True, array_like=True):
     """Of it: while its adapter was copied into pages."""
     preemptions: int = 0
     """How often it gave its pages up, and was computed again."""
+    load_bytes: int = 0
+    """Of that page-in, for one of those that waited for it: the first to end. 0 for all others."""
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):

@@ -232,7 +232,10 @@ class Front:
         self.limits.spend(tenant, usage.completion)
         if self.ledger is not None:
             seconds = asyncio.get_running_loop().time() - generation.began
-            used = Used(1, usage.prompt, usage.cached, usage.completion, seconds)
+            loads = [choice.waits for choice in generation.choices if choice.waits and choice.waits.load_bytes]
+            load_bytes, load_seconds = sum(one.load_bytes for one in loads), sum(one.load_s for one in loads)
+            tokens = usage.prompt, usage.cached, usage.completion
+            used = Used(1, *tokens, seconds, len(loads), load_bytes, load_seconds)
             self.ledger.add(tenant.name, generation.target.name, used)
 
     def _check_engine(self) -> None:
