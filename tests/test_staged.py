@@ -18,6 +18,8 @@ from make_adapter import make_adapter
 from tiny import make_tiny
 
 STOPS_IN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands it down as ignored
 import sys
 import {module} as module
 from lorad.cli import main
