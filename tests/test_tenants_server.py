@@ -251,7 +251,12 @@ async def test_the_ledger_has_all_that_was_used(tmp_path: Path) -> None:
         assert status == 200 and text.splitlines()[0].startswith("tenant,requests,prompt_tokens")
         _, body, _ = await server.ask("operator", "GET", "/v1/tenants")
         assert [(one["name"], one["since_start"]["requests"]) for one in body["data"]] == [("acme", 3), ("umbrella", 1)]
-        for query, param in (("by=colour", "by"), ("since_hours=-1", "since_hours"), ("since_hours=x", "since_hours")):
+        wrong = {
+            "by": ("colour", "", "tenant,tenant"),
+            "since_hours": ("-1", "x", "0", "", "9" * 9),
+            "format": ("xml",),
+        }
+        for query, param in ((f"{param}={value}", param) for param, values in wrong.items() for value in values):
             status, body, _ = await server.ask("operator", "GET", f"/v1/usage?{query}")
             assert status == 400 and (body["error"]["code"], body["error"]["param"]) == ("query_field", param)
 

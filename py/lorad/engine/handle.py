@@ -57,8 +57,8 @@ class EngineHandle(Protocol):
 
     async def release_adapter(self, generation: str, *, pinned: bool = False, life: int | None = None) -> None:
         """Undoes one load, and its pin. The last one of a generation takes no more requests for it, and returns when
-        it's drained and forgotten. `life`: of the load (`AdapterInfo.life`); what
-        a process held that is gone needs no release."""
+        it's drained and forgotten. `life`: of the load (`AdapterInfo.life`); what a process held that is gone needs no
+        release."""
 
     async def pin_adapter(self, generation: str, pinned: bool) -> None:
         """Keeps a generation in pages, for one of its loads, or no longer."""

@@ -23,7 +23,7 @@ from lorad.server.fields import unsupported
 from lorad.server.requests import ChatRequest, CompletionRequest
 from lorad.server.tokens import DEFAULTS_ONLY as TOKENIZE_DEFAULTS
 from lorad.server.tokens import DetokenizeBody, TokenizeBody
-from lorad.tenants.routes import GROUPS
+from lorad.tenants.sums import GROUPS
 
 JSON, TEXT, STREAM, CSV = "application/json", "text/plain", "text/event-stream", "text/csv"
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from lorad.later import later
+from lorad.tenants.sums import BY, GROUPS
 
 LIMITS = {
     "requests_per_minute": "requests that may arrive in a minute",
@@ -60,7 +61,7 @@ def add_keys(commands: Any) -> None:
 def add_usage(commands: Any) -> None:
     """`lorad usage`."""
     usage = commands.add_parser("usage", help="what each tenant used of each model", allow_abbrev=False)
-    usage.add_argument("--by", default="tenant,model", help="sums by these: tenant, model, hour, base (tenant,model)")
+    usage.add_argument("--by", default=BY, help=f"sums by these: {', '.join(GROUPS)} ({BY})")
     usage.add_argument("--hours", type=int, help="only the last so many, the running one included; default: all")
     form = usage.add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="for a spreadsheet or an invoice")

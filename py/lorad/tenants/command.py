@@ -18,8 +18,7 @@ from rich.table import Table
 from lorad.errors import InvalidRequest, LoradError
 from lorad.store.state import state_path
 from lorad.tenants.file import KeyRow, TenantFile, Used
-from lorad.tenants.ledger import first_hour, summed
-from lorad.tenants.routes import GROUPS, as_csv, as_dicts
+from lorad.tenants.sums import HOURS_MAX, as_csv, as_dicts, fields_of, first_hour, summed
 from lorad.tenants.tenant import Limits, Tenant
 
 WIDTH = 120
@@ -69,15 +68,9 @@ def keys(arguments: argparse.Namespace) -> int:
 
 def usage(arguments: argparse.Namespace) -> int:
     """`lorad usage`."""
-    by = tuple(arguments.by.split(","))
-    if not set(by) <= set(GROUPS):
-        raise InvalidRequest(
-            f"by: some of {', '.join(GROUPS)}, separated by commas, got {arguments.by!r}",
-            code="option_form",
-            param="by",
-        )
-    if arguments.hours is not None and not 1 <= arguments.hours <= 1_000_000:
-        raise InvalidRequest(f"hours: 1 to 1000000, got {arguments.hours}", code="option_range", param="hours")
+    by = fields_of(arguments.by, "option_form")
+    if arguments.hours is not None and not 1 <= arguments.hours <= HOURS_MAX:
+        raise InvalidRequest(f"hours: 1 to {HOURS_MAX}, got {arguments.hours}", code="option_range", param="hours")
     with _file(arguments) as file:
         rows = file.usage(first_hour(time.time(), arguments.hours))
     if arguments.csv:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from lorad.errors import LoradError
 from lorad.tenants.file import TenantFile, Used, UsedRow
+from lorad.tenants.sums import HOUR
 
 log = logging.getLogger("lorad.server")
 
 WRITE_SECONDS = 5.0
 """How much a server that is killed may have left unwritten. A stop writes all."""
-HOUR = 3600.0
 
 
 class Ledger:
@@ -69,17 +69,3 @@ class Ledger:
             await asyncio.sleep(WRITE_SECONDS)
             # A write that has begun is finished, also by a stop, which waits for its turn.
             await asyncio.shield(self.write())
-
-
-def first_hour(now: float, hours: int | None) -> int:
-    """Where the last so many hours begin, the running one included; None: at the first of all."""
-    return 0 if hours is None else int(now // HOUR) - hours + 1
-
-
-def summed(rows: Iterable[UsedRow], by: tuple[str, ...]) -> dict[tuple[str, ...], Used]:
-    """Sums over rows that agree in the fields `by`, of `UsedRow`, in order."""
-    sums: dict[tuple[str, ...], Used] = {}
-    for row in rows:
-        key = tuple(str(getattr(row, field)) for field in by)
-        sums[key] = sums.get(key, Used()).plus(row.used)
-    return dict(sorted(sums.items()))

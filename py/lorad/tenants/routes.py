@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 from typing import Any
 
 from aiohttp import web
 
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
 from lorad.server.failures import json_response
-from lorad.tenants.file import Used, UsedRow
-from lorad.tenants.ledger import summed
+from lorad.tenants.file import Used
 from lorad.tenants.serving import Tenancy
+from lorad.tenants.sums import BY, HOURS_MAX, as_csv, as_dicts, fields_of
 from lorad.tenants.tenant import Tenant
 
 PREFIXES = ("/v1/tenants", "/v1/usage")
 """For operators."""
-
-GROUPS = ("tenant", "model", "hour", "base")
-"""Fields of the ledger that usage can be summed by."""
 
 
 class TenantRoutes:
@@ -46,21 +42,16 @@ class TenantRoutes:
     async def usage(self, request: web.Request) -> web.Response:
         """The ledger, summed: `?by=tenant,model&since_hours=24&format=csv`."""
         query = request.query
-        by = tuple(query.get("by", "tenant,model").split(","))
-        if not by or not set(by) <= set(GROUPS):
+        by, hours, form = fields_of(query.get("by", BY), "query_field"), query.get("since_hours"), query.get("format")
+        if hours is not None and not (hours.isascii() and hours.isdigit() and 1 <= int(hours[:8]) <= HOURS_MAX):
             raise InvalidRequest(
-                f"by: some of {', '.join(GROUPS)}, separated by commas, got {query.get('by')!r}",
-                code="query_field",
-                param="by",
+                f"since_hours: 1 to {HOURS_MAX}, got {shown(hours)}", code="query_field", param="since_hours"
             )
-        hours = query.get("since_hours", "")
-        if hours and not (hours.isascii() and hours.isdigit() and int(hours) <= 1_000_000):
-            raise InvalidRequest(
-                f"since_hours: a whole number up to 1000000, got {hours!r}", code="query_field", param="since_hours"
-            )
+        if form not in (None, "json", "csv"):
+            raise InvalidRequest(f"format: json or csv, got {shown(form)}", code="query_field", param="format")
         await self._tenancy.ledger.write()
-        rows = await asyncio.to_thread(self._tenancy.rows, int(hours) if hours else None)
-        if query.get("format") == "csv":
+        rows = await asyncio.to_thread(self._tenancy.rows, None if hours is None else int(hours))
+        if form == "csv":
             return web.Response(text=as_csv(rows, by), content_type="text/csv")
         return json_response({"object": "list", "data": as_dicts(rows, by)})
 
@@ -75,23 +66,3 @@ class TenantRoutes:
             "in_flight": 0 if limits is None else limits.in_flight(tenant),
             "since_start": used._asdict(),
         }
-
-
-def as_dicts(rows: list[UsedRow], by: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Sums as objects."""
-    return [dict(zip(by, key, strict=True)) | used._asdict() for key, used in summed(rows, by).items()]
-
-
-def as_csv(rows: list[UsedRow], by: tuple[str, ...]) -> str:
-    """Sums as a table with a heading."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow([*by, *Used._fields])
-    for key, used in summed(rows, by).items():
-        writer.writerow([*map(_safe, key), *used])
-    return text.getvalue()
-
-
-def _safe(cell: str) -> str:
-    """Names are their owners' choice, and some programs take a cell that begins so for a formula."""
-    return "'" + cell if cell[:1] in ("=", "+", "-", "@") else cell

@@ -9,8 +9,9 @@ from pathlib import Path
 from lorad.engine.handle import EngineHandle
 from lorad.tenants.directory import Directory
 from lorad.tenants.file import TenantFile, UsedRow
-from lorad.tenants.ledger import Ledger, first_hour
+from lorad.tenants.ledger import Ledger
 from lorad.tenants.limits import TenantLimits
+from lorad.tenants.sums import first_hour
 from lorad.tenants.tenant import Tenant
 
 
