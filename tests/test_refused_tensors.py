@@ -179,6 +179,12 @@ TENSORS: dict[str, Case] = {
         "adapter_not_finite",
         (KEY,),
     ),
+    "5.13 every value finite, what they make isn't": (
+        lambda path: edit_tensors(path, lambda old: {key: tensor.sign() * 1e16 for key, tensor in old.items()}),
+        "adapter_not_finite",
+        ("too large", "lora_A", "1e+30"),
+    ),
+    "5.13 a scale that makes it infinite": (changed(lora_alpha=1e32), "adapter_not_finite", ("too large", "scale")),
     "5.14 A of another width": (
         replaced(KEY, lambda tensor: torch.ones(4, 128)),
         "adapter_shape",

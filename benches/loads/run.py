@@ -1,6 +1,7 @@
-"""What loading and paging in cost: beside a memcpy, for others, and with 1,000 adapters in a pool for 64 (C8).
+"""What loading and paging in cost: beside a memcpy, for others, at the places where engines fall off, and with 1,000
+adapters in a pool for 64 (C8).
 
-python benches/loads/run.py [--only pages,others,zipf] [--repeats 5] [--json FILE]
+python benches/loads/run.py [--only pages,others,cliffs,zipf] [--repeats 5] [--json FILE]
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from cliffs import ROOM, measure_firsts_and_gaps, measure_slots
 from others import HOT, measure_others, percentiles
 from pages import measure_pages
 from rich.console import Console
@@ -27,6 +29,8 @@ from lorad.demo.base import embedded_base
 from lorad.models.open import open_model
 
 ADAPTERS, IN_POOL = 1000, 64
+SLOTS_RATE = 4.0
+"""Requests a second, about half of what two cores can do."""
 console = Console(width=None if sys.stdout.isatty() else 130)
 
 
@@ -64,6 +68,30 @@ def show_others(found: dict[str, list[list[float]]]) -> None:
     console.print(table)
 
 
+def show_cliffs(found: dict[str, dict[str, list[float]]], slots: dict[str, list[Figures]]) -> None:
+    """Group 13 of docs/faults.md."""
+    table = Table("13.3, 13.5", "", "", "÷", "to reach", title="Cliffs; median (least–greatest)")
+    for name, times in found.items():
+        (one, ones), (two, twos) = times.items() if name != "gaps" else sorted(times.items())
+        goal = "≤ 2"
+        words = (
+            f"worst gap of eight streams, ms: {one}" if name == "gaps" else f"TTFT after a load of {name}, ms: {one}"
+        )
+        table.add_row(words, spread(ones, 1), f"{two}: {spread(twos, 1)}", spread(ratios(ones, twos), 2), goal)
+    fits, twice = slots.values()
+    for key, words, goal in (("ttft_p50_s", "TTFT p50, s", "≤ 3"), ("output_tok_s", "tok/s", "≥ 0.7")):
+        some, others = [one[key] for one in twice], [one[key] for one in fits]
+        digits = 3 if key.startswith("ttft") else 0
+        table.add_row(
+            f"13.4: {words}: {2 * ROOM} adapters, room for {ROOM}",
+            spread(some, digits),
+            f"{ROOM}: {spread(others, digits)}",
+            spread(ratios(some, others), 2),
+            goal,
+        )
+    console.print(table)
+
+
 def show_zipf(found: dict[str, list[Figures]]) -> None:
     """C8's ratios."""
 
@@ -86,7 +114,7 @@ def show_zipf(found: dict[str, list[Figures]]) -> None:
 def main() -> None:
     """Reads the options, measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="pages,others,zipf")
+    parser.add_argument("--only", default="pages,others,cliffs,zipf")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="of each run beside loads")
     parser.add_argument("--adapters", type=int, default=ADAPTERS)
@@ -106,6 +134,11 @@ def main() -> None:
             cold = [copy_changed(first, folder / f"cold{number}", 100 + number) for number in range(20)]
             found["others"] = asyncio.run(measure_others(model, hot, cold, folder, options.seconds, options.repeats))
             show_others(found["others"])
+        if "cliffs" in options.only:
+            slots = [copy_changed(first, folder / f"slot{number}", 300 + number) for number in range(2 * ROOM)]
+            found["cliffs"] = asyncio.run(measure_firsts_and_gaps(model, folder, options.repeats))
+            found["slots"] = measure_slots(model, slots, SLOTS_RATE, options.repeats)
+            show_cliffs(found["cliffs"], found["slots"])
         if "zipf" in options.only:
             paths = [copy_changed(first, folder / f"z{number}", 200 + number) for number in range(options.adapters)]
             say = lambda text: console.print(f"[dim]{time.strftime('%H:%M:%S')}[/dim] {text}", highlight=False)  # noqa: E731

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -58,7 +59,7 @@ def measure_zipf(
                     _run(engine, found, side, rate, len(adapters), repeat)
                     say(f"  {side}: {found[side][-1]['output_tok_s']:.0f} tok/s" if repeat else f"  {side}: warm")
             if not split:
-                rate = SHARE * max(one["output_tok_s"] for one in found["one"]) / OUTPUT
+                rate = SHARE * median(one["output_tok_s"] for one in found["one"]) / OUTPUT
                 for repeat in range(repeats + 1):
                     for side in ("one", "many"):
                         _run(engine, found, f"{side} open", rate, len(adapters), repeat)

@@ -20,6 +20,7 @@ YEAR_SECONDS = 365 * 86400
 THREADS_MAX = 1024
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogFormat = Literal["text", "json"]
+SchedulingPolicy = Literal["fair", "arrival", "affinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -87,6 +88,11 @@ class EngineConfig:
     )
     enable_prefix_caching: bool = option(
         True, "compute a beginning once for requests of the same tenant and adapter that share it"
+    )
+    scheduling_policy: SchedulingPolicy = option(
+        "fair",
+        "whose request comes next: fair shares of tenants and adapters; by arrival or by loaded adapters first, to "
+        "compare with",
     )
     max_waiting: int = option(4096, "requests that may wait; one more is answered 429", low=1, high=1 << 24)
     costs: str = option(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.copies import check_copies, copy_of
+from lorad.adapters.declared_base import doubt
 from lorad.adapters.derived import BaseValues, dora_gain
 from lorad.adapters.keys import explain, parse_key, pattern_path, vocabulary_rows
 from lorad.adapters.parts import NEED_BASE, check_parts, parse_part
@@ -32,6 +33,9 @@ _SHOWN = 3
 
 _ROUNDING = 1e-5
 """A factor that is nearer to 1 has no effect."""
+
+_LARGEST = 1e30
+"""Of ‖A‖, ‖B‖ and what they make together: f32 ends at 3.4e38, and activations are to be multiplied by it."""
 
 
 class Pair(NamedTuple):
@@ -63,7 +67,8 @@ def check_adapter(
     peft = parse_config(files.config)
     pairs, copies = pairs_of(files, config, peft, max_lora_rank)
     adapted = [pair.keys["A"] for pair in pairs if "A" in pair.keys]
-    warnings = (*check_targets(files.config, adapted, config), *peft.unused())
+    doubts = doubt(files.config.get("base_model_name_or_path"), config.name)
+    warnings = (*check_targets(files.config, adapted, config), *peft.unused(), *doubts)
     for key, entry in files.entries.items():
         if entry.dtype not in FLOATS:
             raise reject("adapter_dtype", f"tensor {key} is of type {entry.dtype}; supported: {', '.join(FLOATS)}")
@@ -82,6 +87,8 @@ def check_adapter(
     if not differences:
         widest = _widest(tensors[pair.keys[half]].dtype for pair in pairs for half in "AB" if half in pair.keys)
     modules = tuple(_module(pair, config, peft, tensors, widest, base) for pair in pairs)
+    for pair, module in zip(pairs, modules, strict=True):
+        _check_size(pair, module)
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
         raise reject("adapter_no_effect", "it has no effect: B · A or the scale is zero in every module")
     element = element_of(widest)
@@ -253,6 +260,19 @@ def _check_shape(key: str, entry: Entry, wanted: tuple[int, int], meaning: str) 
 def _is_finite(tensor: torch.Tensor) -> bool:
     # A sum is quick, and has no way to hide what isn't finite; of huge numbers it may overflow by itself.
     return bool(torch.isfinite(tensor.sum(dtype=torch.float32))) or bool(torch.isfinite(tensor).all())
+
+
+def _check_size(pair: Pair, module: ModuleLora) -> None:
+    """Every value may be finite and every answer NaN all the same."""
+    a, b = (float(torch.linalg.vector_norm(half, dtype=torch.float64)) for half in (module.a, module.b))
+    gain = 1.0 if module.gain is None else float(module.gain.abs().max())
+    together = abs(module.scale) * a * b
+    if max(a, b, together, gain, together * gain) > _LARGEST:
+        raise reject(
+            "adapter_not_finite",
+            f"tensor {next(iter(pair.keys.values()))}: its values are too large to be computed with in f32: "
+            f"‖A‖ = {a:.3g}, ‖B‖ = {b:.3g}, scale {module.scale:g}, factor {gain:.3g}; at most {_LARGEST:g}",
+        )
 
 
 def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from lorad.control.background import Background
 from lorad.control.operation import Operation
@@ -23,6 +24,8 @@ from lorad.sources.cache import AdapterCache, Entry
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.source import parse_source
 from lorad.store.thread import StateThread
+
+T = TypeVar("T")
 
 FETCHES_MAX = 4
 """Sources that are read at once."""
@@ -61,7 +64,7 @@ class Bring:
         kept: bool,
     ) -> dict[str, Any]:
         """From a source to a name in force. `kept`: the state file hears of it."""
-        entry = await self._fetch(operation, source, digest)
+        entry = await self._fetch(record.name, operation, source, digest)
         try:
             info = await self._check(operation, record.name, entry)
             try:
@@ -103,7 +106,7 @@ class Bring:
                     await self._state.do(lambda state: state.pin(record.name, False))
         return result
 
-    async def _fetch(self, operation: Operation, source: str, digest: str) -> Entry:
+    async def _fetch(self, name: str, operation: Operation, source: str, digest: str) -> Entry:
         operation.at("fetching")
         began = asyncio.get_running_loop().time()
 
@@ -122,16 +125,42 @@ class Bring:
                 parsed, digest=digest or None, on_progress=progress, cancelled=lambda: operation.cancelled, hold=True
             )
 
-        entry = await asyncio.get_running_loop().run_in_executor(self._fetches, fetch)
+        async def on_thread() -> Entry:
+            return await asyncio.get_running_loop().run_in_executor(self._fetches, fetch)
+
+        async def let_go(entry: Entry) -> None:
+            self._cache.release(entry.digest)
+
+        entry = await self._unless_cancelled(name, operation, on_thread(), let_go)
         self._fetch_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
         return entry
 
     async def _check(self, operation: Operation, name: str, entry: Entry) -> AdapterInfo:
         operation.at("checking", self._check_rate.seconds(entry.bytes))
         began = asyncio.get_running_loop().time()
-        info = await self._handle.load_adapter(name, str(entry.path))
+
+        async def release(info: AdapterInfo) -> None:
+            await self._handle.release_adapter(info.generation, life=info.life)
+
+        work = self._handle.load_adapter(name, str(entry.path))
+        info = await self._unless_cancelled(name, operation, work, release)
         self._check_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
         return info
+
+    async def _unless_cancelled(
+        self, name: str, operation: Operation, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]
+    ) -> T:
+        """What `work` gives. An unload doesn't wait for it, be it a disk that hangs: then it's undone when it comes."""
+        task = self._background.spawn(work)
+        if await operation.unless_cancelled(task):
+            return await task
+
+        async def undone() -> None:
+            with contextlib.suppress(Exception):  # why it failed, nobody wants to know any more
+                await undo(await task)
+
+        self._background.spawn(undone())
+        raise load_cancelled(name)
 
     def _switch(
         self, record: Record, source: str, digest: str, info: AdapterInfo
@@ -155,6 +184,13 @@ class Bring:
             self._registry.announce(record.name, generation)
         record.info, record.awaited = None, Awaited(sources)
         record.source, record.digest, record.pinned = newest.text, newest.digest, newest.pinned
+
+    def drop(self, record: Record) -> None:
+        """A name has gone with its engine."""
+        self._registry.withdraw(record.name)
+        if record.digest:
+            self._cache.release(record.digest)
+        record.info, record.digest, record.on_demand = None, "", False
 
     async def forget(self, info: AdapterInfo, digest: str, *, pinned: bool) -> None:
         try:

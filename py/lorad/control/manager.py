@@ -214,9 +214,9 @@ class AdapterManager:
         record = self.record(name)
         operation = self.operations.begin("unload", name, listed=listed)
         for load, _ in record.loads:
-            load.cancelled = True
+            load.cancel()
         if record.restoring is not None:
-            record.restoring.cancelled = True
+            record.restoring.cancel()
         was = replace(record)
         record.info, record.digest, record.pinned, record.failure, record.awaited = None, "", False, None, None
         if was.info is not None or was.awaited is not None:

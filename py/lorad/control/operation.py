@@ -27,7 +27,6 @@ class Operation:
         restoring, ended."""
         self.error: LoradError | None = None
         self.result: dict[str, Any] = {}
-        self.cancelled = False
         self.estimate_seconds: float | None = None
         """How long it may still take; None: nothing like it was measured yet."""
         self._progress: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -35,7 +34,13 @@ class Operation:
         self._began = now()
         self._ended_at: float | None = None
         self._accepted = asyncio.Event()
+        self._cancelled = asyncio.Event()
         self._ended = asyncio.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody wants its outcome any more. May be asked on any thread."""
+        return self._cancelled.is_set()
 
     @property
     def ended(self) -> bool:
@@ -66,6 +71,19 @@ class Operation:
         self._ended_at = self._now()
         self._accepted.set()
         self._ended.set()
+
+    def cancel(self) -> None:
+        """Its outcome isn't wanted any more: it ends when it next looks."""
+        self._cancelled.set()
+
+    async def unless_cancelled(self, work: asyncio.Task[Any]) -> bool:
+        """Waits for `work`, or until it isn't wanted. Whether it has ended."""
+        cancelled = asyncio.ensure_future(self._cancelled.wait())
+        try:
+            await asyncio.wait((work, cancelled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancelled.cancel()
+        return work.done()
 
     async def accepted(self) -> None:
         """Waits until it's certain that it will be done, or has ended."""

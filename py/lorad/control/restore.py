@@ -77,13 +77,19 @@ class Restore:
 
     async def again(self) -> None:
         """The engine has died, and its adapters with it: what is in force, or was on its way, is to be brought back.
-        Those that the state file doesn't know come from where they came from."""
+        Those that the state file doesn't know come from where they came from, and those that came on demand do so
+        again."""
         rows = {row.name: row for row in await self._state.do(StateFile.adapters)}
         for row in rows.values():
             if row.name not in self._records:  # its load ended with the engine
                 self._make_known(row)
         for record in list(self._records.values()):
             if record.info is None or record.info.life == self._handle.life:  # the next engine has loaded it already
+                continue
+            if record.on_demand:  # as after a restart: the next request brings it
+                self._bring.drop(record)
+                if not record.users:
+                    del self._records[record.name]
                 continue
             if record.name in rows:
                 self._bring.await_again(record, _awaited(rows[record.name]).sources, record.info.generation)
@@ -137,7 +143,7 @@ class Restore:
             if clock() - told >= TELL_SECONDS:
                 told = clock()
                 on_progress(*count())
-        if stopped is not None:
+        if stopped is not None and self._handle.fault is None:  # else all of it begins again with the next engine
             left = sum(record.awaited is not None for record in names)
             log.error("%d adapters aren't back; each will be when it's asked for: %s", left, stopped.message)
         on_progress(*count())

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -25,7 +25,7 @@ from lorad.adapters.checked import CheckedAdapter
 from lorad.adapters.combine.add_up import Part, add_up
 from lorad.adapters.combine.weighted import Term
 from lorad.config import EngineConfig, check
-from lorad.engine import messages
+from lorad.engine import described, messages
 from lorad.engine.adapters import EngineAdapters
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.combined import Combined
@@ -37,24 +37,15 @@ from lorad.engine.prepared import PreparedAdapter, prepare
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
+from lorad.engine.waits import PagedIn
 from lorad.errors import Unavailable
 from lorad.models.open import open_model
-from lorad.observe.memory import resident_bytes
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.masks import Matcher
 from lorad.worker.plan import Plan
 from lorad.worker.worker import Worker
 
 log = logging.getLogger("lorad.engine")
-
-
-class _PagedIn(NamedTuple):
-    """A page-in that has ended. Times in µs of `now`."""
-
-    asked: int
-    ended: int
-    bytes: int
-    """0: it failed, or a request was charged with it."""
 
 
 class Engine:
@@ -99,8 +90,7 @@ class Engine:
         self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
         self.adapters = EngineAdapters(self.core, self.worker, self.weights, config, self.now, loader)
         self._combined = Combined(self, config.max_combined_adapters)
-        self._paged_in: dict[int, _PagedIn] = {}
-        """The last page-in of each adapter."""
+        self._paged_in = PagedIn()
         self._sampling: dict[int, messages.Sampling] = {}
         self._handles: dict[int, Request] = {}
         self._next_request = 1
@@ -309,6 +299,7 @@ class Engine:
             self.worker.apply(plan, [(line, request, self._sampling[request]) for line, request in plan.opened()])
             if plan.rows == 0:
                 self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
+                self.worker.wait_for_page_ins()
                 return self._events({})
             samples = self.worker.run(plan)
         except Exception:
@@ -323,7 +314,7 @@ class Engine:
     def _take_page_ins(self) -> None:
         for done in self.worker.finished_page_ins():
             size = 0 if done.error is not None else done.pages.size * self.worker.geometry.page_bytes
-            self._paged_in[done.adapter] = _PagedIn(int(done.asked * 1e6), self.now(), size)
+            self._paged_in.note(done.adapter, asked=int(done.asked * 1e6), ended=self.now(), size=size)
             if done.error is None:
                 self.core.page_in_done(self.now(), done.adapter)
             else:
@@ -339,7 +330,7 @@ class Engine:
                 finished.append(self._end(subject, str(value), tokens))
             elif kind == "adapter_gone":
                 self.adapters.forget(subject)
-                self._paged_in.pop(subject, None)
+                self._paged_in.forget(subject)
         made = messages.Step(tokens, finished)
         if self._handles:
             for request in {*(token.id for token in tokens), *(end.id for end in finished)} & self._handles.keys():
@@ -372,19 +363,8 @@ class Engine:
             error,
             cached_tokens=told["cached_tokens"] if told else 0,
             prompt_logprobs=scores,
-            waits=self._waits(told) if told else None,
+            waits=self._paged_in.waits(told) if told else None,
         )
-
-    def _waits(self, told: dict[str, Any]) -> messages.Waits:
-        """What `explain` tells of a request; loading is what the page-in and the wait have in common."""
-        arrived: int = told["arrived"]
-        ran: int = next(at for at in (told["admitted"], told["finished"], arrived) if at is not None)
-        last = self._paged_in.get(told["adapter"], _PagedIn(0, 0, 0))
-        loading = max(min(ran, last.ended) - max(arrived, last.asked), 0)
-        charged = last.bytes if told["tier"] == "cold" and arrived <= last.asked <= ran else 0
-        if charged:
-            self._paged_in[told["adapter"]] = last._replace(bytes=0)
-        return messages.Waits(told["tier"], (ran - arrived) / 1e6, loading / 1e6, told["preemptions"], charged)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -407,49 +387,11 @@ class Engine:
     @property
     def model_info(self) -> messages.ModelInfo:
         """The base model, as a front needs to know it."""
-        config, geometry = self.weights.config, self.worker.geometry
-        return messages.ModelInfo(
-            architecture=config.architecture,
-            digest=self.weights.digest,
-            vocab_size=config.vocab,
-            context_length=self.worker.sequence_tokens_max,
-            dtype=self.worker.dtype,
-            layers=config.layers,
-            weights_bytes=self.worker.model.bytes,
-            pages=self.worker.pages,
-            page_tokens=geometry.page_tokens,
-            page_bytes=geometry.page_bytes,
-            context_limit=self.worker.sequence_limit,
-        )
+        return described.model_info(self.weights, self.worker)
 
     def stats(self) -> messages.Stats:
         """Counters at this moment."""
-        found = self.core.stats()
-        return messages.Stats(
-            call=0,
-            running=found["running"],
-            waiting=found["waiting"],
-            pages_total=found["pages"],
-            pages_free=found["pages_free"],
-            pages_sequences=found["pages_sequences"],
-            pages_adapters=found["pages_adapters"],
-            pages_cached=found["pages_cached"],
-            preemptions=found["preemptions"],
-            evictions=found["evictions"],
-            page_ins=found["page_ins"],
-            page_in_bytes=self.worker.page_ins.bytes,
-            page_in_seconds=self.worker.page_ins.seconds,
-            steps=self.steps,
-            adapters={
-                generation: messages.AdapterStats(*values)
-                for adapter, values in sorted(found["adapters"].items())
-                if (generation := self.adapters.generation(adapter)) is not None
-            },
-            tenants={number: messages.TenantStats(*values) for number, values in found["tenants"].items()},
-            page_ins_failed=found["page_ins_failed"],
-            page_in_counts=tuple(self.worker.page_ins.counts),
-            resident_bytes=resident_bytes(),
-        )
+        return described.stats(self.core.stats(), self.worker, self.adapters, self.steps)
 
     def explain(self, request: int) -> dict[str, Any] | None:
         """Why a request that lives, or one of the last 1024 that ended, took so long; times in µs of `now`."""

@@ -12,7 +12,6 @@ import gc
 import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from lorad import open_files
 from lorad.adapters.combine.weighted import Term, spelt
 from lorad.config import EngineConfig
 from lorad.engine.frames import FrameBuffer, failure_of, pack, to_engine
@@ -364,9 +364,7 @@ def main(descriptor: int, engine_name: str) -> int:
     """Runs an engine for the front at the other end of `descriptor`."""
     configure("text", "warning")
     sys.setswitchinterval(SWITCH_SECONDS)
-    # An adapter's image is an open file.
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_files.allow_all()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection = socket.socket(fileno=descriptor)

@@ -18,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from lorad import open_files
 from lorad.config import EngineConfig, ServerConfig, parse_lora_modules
 from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
@@ -250,6 +251,7 @@ def serve(
     import uvloop
 
     configure(engine_config.log_format, engine_config.log_level, access=server_config.log_requests)
+    open_files.allow_all()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             return runner.run(_serve(engine_config, server_config, engine, say or _say))

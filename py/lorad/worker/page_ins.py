@@ -39,7 +39,7 @@ class PageIns:
         self._arena = arena
         self._on_finish = on_finish
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lorad-page-in")
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._finished: list[PageIn] = []
         self._pending = 0
         self.bytes = 0
@@ -70,6 +70,11 @@ class PageIns:
         self._pending -= len(done)
         return done
 
+    def wait(self, seconds: float) -> None:
+        """Until all that were started have ended, at most so long."""
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._finished) == self._pending, seconds)
+
     def close(self) -> None:
         """Waits for the copy that runs and ends the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -94,4 +99,5 @@ class PageIns:
     def _end(self, done: PageIn) -> None:
         with self._lock:
             self._finished.append(done)
+            self._lock.notify_all()
         self._on_finish()

@@ -31,6 +31,8 @@ SLOTS_MAX = 4096
 """Adapters in pages at once; a slot's row in the device table is small, the pages are the real limit."""
 
 PAGE_INS_MAX = 4
+PAGE_IN_FIRST_US = 6000
+"""Copies that take no longer come before the rows that want them: far less than the step that they'd wait for else."""
 
 Kept = TypeVar("Kept")
 
@@ -137,6 +139,7 @@ class Worker:
     def core_config(self) -> dict[str, Any]:
         """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
         return {
+            "order": self._config.scheduling_policy,
             "pages": self.pages,
             "page_tokens": self.geometry.page_tokens,
             "rows_max": self.rows_max,
@@ -145,6 +148,7 @@ class Worker:
             "slots_max": self.slots,
             "adapters_step_max": self.adapters_step_max,
             "page_ins_max": PAGE_INS_MAX,
+            "page_in_first_us": PAGE_IN_FIRST_US,
             "pinned_pages_max": self._config.max_pinned_bytes // self.geometry.page_bytes,
             "adapters_max": self._config.max_cpu_loras,
             "waiting_max": self._config.max_waiting,
@@ -179,6 +183,10 @@ class Worker:
                 registered = self._adapters[done.adapter]
                 self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
         return finished
+
+    def wait_for_page_ins(self) -> None:
+        """For those of a plan without rows, if they're as short as the core takes them for; others go on beside steps."""
+        self.page_ins.wait(2e-6 * PAGE_IN_FIRST_US)
 
     # requests
 

@@ -260,6 +260,28 @@ impl Core {
         places.iter().filter_map(front).min().map(|(_, group)| group)
     }
 
+    /// Short page-ins for requests that would run at once if their adapters were there. Whether there are any: then they're all
+    /// of this plan.
+    pub(crate) fn page_in_first(&mut self) -> bool {
+        let others = !self.groups.urgent.is_empty() || self.groups.front_resume().is_some();
+        if others || !self.had_rows || self.adapters.loading > 0 || self.config.policy.order == Order::Arrival {
+            return false;
+        }
+        let within = self.config.page_in_first_us.saturating_mul(1000);
+        let (mut ns, mut budget) = (0u64, Budget::new(&self.config));
+        while self.page_ins.len() < self.lines.free() as usize {
+            let Some(group) = self.next_in_turn(&[Place::Cold]) else { break };
+            let Some(adapter) = self.groups[group].name.adapter else { break };
+            ns = ns.saturating_add(self.config.costs.page_in_ns(self.adapters[adapter].spec.pages));
+            if ns > within
+                || self.try_head(group, Reach::Idle, Kept::default(), &mut budget) != Outcome::Loading
+            {
+                break;
+            }
+        }
+        !self.page_ins.is_empty()
+    }
+
     /// Pages adapters in that the host wants although nobody waits, where there is room that nobody uses.
     fn load_wanted(&mut self, kept: Kept) {
         while let Some(&adapter) = self.adapters.wanted.first() {

@@ -64,8 +64,11 @@ impl Config {
         let context = tokens.saturating_mul(self.sequence_tokens_max.into());
         let adapters = u64::from(self.adapters_step_max.min(self.rows_max).min(self.slots_max));
         let pages = adapters.saturating_mul(adapter_pages_max.into()).min(self.pages_usable().into());
+        let first = self.page_in_first_us;
         [
             costs.shared_ns(u64::MAX, true),
+            // a plan of short page-ins may come before it
+            if first > 0 { costs.shared_ns(0, false).saturating_add(first.saturating_mul(1000)) } else { 0 },
             costs
                 .beside_page_ns
                 .saturating_mul(self.page_ins_max.into())

@@ -26,6 +26,9 @@ pub struct Config {
     pub adapters_step_max: u32,
     /// Adapters being paged in at the same time.
     pub page_ins_max: u32,
+    /// Page-ins that take no longer than this together come in a plan of their own before the next rows, where a request would
+    /// run at once if its adapter were there; the host waits for them. 0: all go on beside rows, and such a request waits a step.
+    pub page_in_first_us: u64,
     /// Adapters that may be registered.
     pub adapters_max: u32,
     /// Requests that may wait; preempted ones come on top.
@@ -78,6 +81,7 @@ impl Default for Config {
             slots_max: 64,
             adapters_step_max: 64,
             page_ins_max: 4,
+            page_in_first_us: 0,
             adapters_max: 16_384,
             waiting_max: 16_384,
             sequence_tokens_max: 4096,
@@ -163,8 +167,9 @@ impl Config {
     }
 
     /// Name and value of each time, µs.
-    pub fn times_mut(&mut self) -> [(&'static str, &mut u64); 5] {
+    pub fn times_mut(&mut self) -> [(&'static str, &mut u64); 6] {
         [
+            ("page_in_first_us", &mut self.page_in_first_us),
             ("urgent_after_us", &mut self.urgent_after_us),
             ("preempt_after_us", &mut self.preempt_after_us),
             ("quantum_us", &mut self.quantum_us),

@@ -74,6 +74,8 @@ pub struct Core {
     pub(crate) filled: Vec<u32>,
     /// Adapters whose page-in is part of the plan being made.
     pub(crate) page_ins: Vec<u32>,
+    /// Whether the last plan had rows: a plan without any doesn't come twice in a row before them.
+    pub(crate) had_rows: bool,
     /// Number of the plan in flight.
     pub(crate) flight: Option<u64>,
     pub(crate) events: Vec<Event>,
@@ -130,6 +132,7 @@ impl Core {
             slot_rows: vec![0; config.slots_max as usize + 1],
             filled: Vec::with_capacity(rows),
             page_ins: Vec::with_capacity(config.page_ins_max as usize),
+            had_rows: true,
             flight: None,
             events: Vec::with_capacity(events_max(&config, 0)),
             recent: Ring::new(RECENT),

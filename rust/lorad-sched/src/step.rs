@@ -54,14 +54,17 @@ impl Core {
         self.forget_absent(self.now);
         self.grow_rows();
         self.make_way();
-        self.choose_running(&mut budget);
-        self.admit(&mut budget);
+        if !self.page_in_first() {
+            self.choose_running(&mut budget);
+            self.admit(&mut budget);
+        }
         debug_assert_eq!(self.headroom, self.growing_rows(), "kept up by admissions and preemptions");
         if self.chosen.is_empty() && self.page_ins.is_empty() {
             return Ok(None);
         }
         self.counters.plans += 1;
         let number = self.counters.plans;
+        self.had_rows = !self.chosen.is_empty();
         self.sort_rows();
         self.charge_step(self.config.tokens_max - budget.tokens);
         self.write(number, plan);

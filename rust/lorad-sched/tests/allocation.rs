@@ -120,6 +120,7 @@ fn a_step_of_many_tenants_allocates_nothing() {
             slots_max: 1 + random.below(5),
             adapters_step_max: 1 + random.below(5),
             page_ins_max: 1 + random.below(3),
+            page_in_first_us: [0, 5000][random.below(2) as usize],
             sequence_tokens_max: 64,
             urgent_after_us: random.below(40).into(),
             preempt_after_tokens: 1 + random.below(3),

@@ -30,6 +30,7 @@ fn config(random: &mut Random) -> Config {
         slots_max: 8,
         adapters_step_max: 1 + random.below(6),
         page_ins_max: 1 + random.below(3),
+        page_in_first_us: [0, 1500][random.below(2) as usize],
         vocab: 10,
         prefix_cache: random.chance(50),
         urgent_after_us: u64::MAX,

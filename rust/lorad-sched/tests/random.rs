@@ -24,6 +24,7 @@ fn config(seed: u64) -> Config {
         slots_max: 1 + random.below(4),
         adapters_step_max: 1 + random.below(4),
         page_ins_max: 1 + random.below(3),
+        page_in_first_us: [0, 1200][random.below(2) as usize],
         adapters_max: 6,
         waiting_max: 8,
         sequence_tokens_max: 24,

@@ -41,6 +41,7 @@ pub(super) fn small() -> Config {
         slots_max: 2,
         adapters_step_max: 8,
         page_ins_max: 2,
+        page_in_first_us: 0,
         adapters_max: 8,
         waiting_max: 8,
         sequence_tokens_max: 64,

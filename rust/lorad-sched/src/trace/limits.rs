@@ -15,6 +15,7 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
         slots_max,
         adapters_step_max,
         page_ins_max,
+        page_in_first_us,
         adapters_max,
         waiting_max,
         sequence_tokens_max,
@@ -43,6 +44,7 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
     fields.field("slots_max", slots_max);
     fields.field("adapters_step_max", adapters_step_max);
     fields.field("page_ins_max", page_ins_max);
+    fields.field("page_in_first_us", page_in_first_us);
     fields.field("adapters_max", adapters_max);
     fields.field("waiting_max", waiting_max);
     fields.field("sequence_tokens_max", sequence_tokens_max);
