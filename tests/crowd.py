@@ -232,9 +232,9 @@ class Watch:
 
     async def ask(self, path: str) -> tuple[int, Any]:
         """As an operator."""
-        async with aiohttp.ClientSession(self._server.url) as session:
-            async with session.get(path, headers={"Authorization": f"Bearer {self._key}"}) as reply:
-                return reply.status, await (reply.json() if "json" in reply.content_type else reply.text())
+        headers = {"Authorization": f"Bearer {self._key}"}
+        async with aiohttp.ClientSession(self._server.url) as session, session.get(path, headers=headers) as reply:
+            return reply.status, await (reply.json() if "json" in reply.content_type else reply.text())
 
     def holds(self) -> tuple[int, int]:
         """MiB and open files of the server's processes."""
@@ -269,8 +269,8 @@ def gather(
     state, keys = folder / "state.sqlite", {}
     for tenant in ("few", "many"):
         _lorad("tenants", "set", tenant, state=state)
-        keys[tenant] = json.loads(_lorad("keys", "add", tenant, "--json", state=state))["key"]
-    operator = json.loads(_lorad("keys", "add", "--operator", "--json", state=state))["key"]
+        keys[tenant] = json.loads(_lorad("keys", "add", tenant, "--json", state=state))[0]["key"]
+    operator = json.loads(_lorad("keys", "add", "--operator", "--json", state=state))[0]["key"]
     options = ["--served-model-name", "base", "--tenants", "--state-file", str(state), "--max-num-seqs", str(ROWS)]
     options += ["--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
     server = Serving(model, *options)
@@ -302,7 +302,7 @@ def main() -> int:
     tenants = Path(__file__).parents[1] / "py/lorad/demo/tenants"
     adapters = {path.parent.name: path.parent for path in sorted(tenants.glob("*/tenant.json"))}
     with tempfile.TemporaryDirectory() as folder:
-        crowd, watch, before, after = gather(
+        crowd, _, before, after = gather(
             "smollm2",
             adapters,
             Path(folder),

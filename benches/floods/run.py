@@ -125,7 +125,7 @@ async def measure(side: str, model: Path, adapters: dict[str, Path], folder: Pat
     keys = {}
     for tenant in ("light", "flood"):
         _lorad("tenants", "set", tenant, "--adapters", f"{tenant}/*", state=state)
-        keys[tenant] = json.loads(_lorad("keys", "add", tenant, "--json", state=state))["key"]
+        keys[tenant] = json.loads(_lorad("keys", "add", tenant, "--json", state=state))[0]["key"]
     half = 2 if side == "alone" else 1
     engine = EngineConfig(
         model=str(model),

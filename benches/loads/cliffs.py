@@ -8,11 +8,13 @@ import json
 import random
 import time
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from others import KEY
+from zipf import OUTPUT, PROMPT, pool_pages
 
 from lorad.bench.adapters import write_random
 from lorad.bench.figures import Figures, figures
@@ -23,7 +25,6 @@ from lorad.config import EngineConfig, ServerConfig
 from lorad.engine.engine import Engine
 from lorad.models.open import open_model
 from lorad.server.run import Server
-from zipf import OUTPUT, PROMPT, pool_pages
 
 RANKS = (8, 16, 64)
 ROOM = 8
@@ -76,7 +77,7 @@ async def measure_firsts_and_gaps(model: Path, folder: Path, repeats: int) -> di
                             await _unload(session, f"large{number}")
                     told = await asyncio.gather(*streams)
                     # The first gaps are those of the other streams' prompts.
-                    worst = max(b - a for came in told for a, b in zip(came[8:], came[9:], strict=False))
+                    worst = max(b - a for came in told for a, b in pairwise(came[8:]))
                     found.setdefault("gaps", {}).setdefault(kind, []).append(worst)
     finally:
         await server.stop()

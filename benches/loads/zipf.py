@@ -4,7 +4,7 @@ one pool against a fixed split of it."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -47,27 +47,26 @@ def measure_zipf(
         """Half of the pool for adapters, half for KV, as engines with fixed slots have it."""
         return core_config(worker) | {"adapter_pages": worker.pages // 2}
 
-    for split in (False, True):
-        with patch.object(Worker, "core_config", split_config if split else core_config):
-            engine = Engine(str(model), kv_cache_memory_bytes=pool, max_num_seqs=ROWS, enable_prefix_caching=False)
-        with closing(engine):
-            say(f"registering {len(adapters)} adapters" + ", fixed split" * split)
+    with ExitStack() as stack:
+        engines = {}
+        for kind, config in (("unified", core_config), ("split", split_config)):
+            with patch.object(Worker, "core_config", config):
+                engine = Engine(str(model), kv_cache_memory_bytes=pool, max_num_seqs=ROWS, enable_prefix_caching=False)
+            engines[kind] = stack.enter_context(closing(engine))
+            say(f"registering {len(adapters)} adapters, {kind}")
             for number, path in enumerate(adapters):
                 engine.load_adapter(f"a{number}", str(path))
-            for repeat in range(repeats + 1):
-                for side, rate in (("split", 0),) if split else (("one", 0), ("many", 0)):
-                    _run(engine, found, side, rate, len(adapters), repeat)
-                    say(f"  {side}: {found[side][-1]['output_tok_s']:.0f} tok/s" if repeat else f"  {side}: warm")
-            if not split:
-                rate = SHARE * median(one["output_tok_s"] for one in found["one"]) / OUTPUT
-                for repeat in range(repeats + 1):
-                    for side in ("one", "many"):
-                        _run(engine, found, f"{side} open", rate, len(adapters), repeat)
-                        if repeat:
-                            last = found[f"{side} open"][-1]
-                            say(
-                                f"  {side}, {rate:.1f}/s: TTFT {last['ttft_p50_s']:.3f}, p99 {last['ttft_p99_s']:.3f} s"
-                            )
+        for repeat in range(repeats + 1):
+            for side in ("one", "many", "split"):
+                _run(engines["split" if side == "split" else "unified"], found, side, 0, len(adapters), repeat)
+                say(f"  {side}: {found[side][-1]['output_tok_s']:.0f} tok/s" if repeat else f"  {side}: warm")
+        rate = SHARE * median(one["output_tok_s"] for one in found["one"]) / OUTPUT
+        for repeat in range(repeats + 1):
+            for side in ("one", "many"):
+                _run(engines["unified"], found, f"{side} open", rate, len(adapters), repeat)
+                if repeat:
+                    last = found[f"{side} open"][-1]
+                    say(f"  {side}, {rate:.1f}/s: TTFT {last['ttft_p50_s']:.3f}, p99 {last['ttft_p99_s']:.3f} s")
     return found
 
 

@@ -30,8 +30,8 @@ def doubt(declared: Any, base: str) -> tuple[str, ...]:
     if not there or not here or there & here:
         return ()
     return (
-        f"base_model_name_or_path = {declared!r}, the base here is {base!r}: if they aren't the same model, its answers "
-        "are wrong",
+        f"base_model_name_or_path = {declared!r}, the base here is {base!r}: if they aren't the same model, its "
+        "answers are wrong",
     )
 
 

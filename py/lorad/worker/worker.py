@@ -185,7 +185,7 @@ class Worker:
         return finished
 
     def wait_for_page_ins(self) -> None:
-        """For those of a plan without rows, if they're as short as the core takes them for; others go on beside steps."""
+        """For those of a plan without rows, if they're as short as the core takes them for: others run beside steps."""
         self.page_ins.wait(2e-6 * PAGE_IN_FIRST_US)
 
     # requests
