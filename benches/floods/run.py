@@ -1,10 +1,10 @@
 """C10 on the real server: one tenant asks for ten times its share, and what a light one notices of it.
 
-python benches/floods/run.py [--seconds 180] [--repeats 2] [--json FILE]
+python benches/floods/run.py [--seconds 180] [--repeats 2] [--reserved 4 8] [--json FILE]
 
 Two tenants of the same weight, keys of their own. The light one's requests come by Poisson's law, an eighth of what the
-machine can do; the other always has ten times its share of the rows asked for. By turns: shares (`fair`, with rows
-reserved), by arrival, and the light one `alone` on half of the rows and of the tokens of a step.
+machine can do; the other always has ten times its share of the rows asked for. By turns: fair shares with so many
+rows reserved, by arrival, and the light one `alone` on half of the rows and of the tokens of a step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lorad.demo.base import embedded_base
 from lorad.models.open import open_model
 from lorad.server.run import Server
 
-ROWS, TOKENS, RESERVED = 32, 256, 8
+ROWS, TOKENS, RESERVED = 32, 256, 4
 ADAPTERS = 8
 """Of each tenant."""
 LIGHT_RATE = 1.0
@@ -45,7 +45,6 @@ SETTLES_S = 10.0
 """After which what is seen counts."""
 PROMPT, OUTPUT = LogNormal(128, 500), Uniform(16, 96)
 PROMPT_MAX = 400
-SIDES = ("alone", "arrival", "fair")
 console = Console(width=None if sys.stdout.isatty() else 130)
 
 
@@ -132,7 +131,7 @@ async def measure(side: str, model: Path, adapters: dict[str, Path], folder: Pat
         max_num_seqs=ROWS // half,
         max_num_batched_tokens=TOKENS // half,
         scheduling_policy="arrival" if side == "arrival" else "fair",
-        reserved_seqs=RESERVED if side == "fair" else 0,
+        reserved_seqs=int(side.removeprefix("fair ")) if side.startswith("fair") else 0,
         enable_prefix_caching=False,
     )
     modules = [f"{name}={path}" for name, path in adapters.items()]
@@ -169,9 +168,12 @@ def show(found: dict[str, list[Seen]]) -> None:
             f"{median(run.tokens['light'] / run.seconds for run in runs):.0f}",
         )
     console.print(table)
-    late = rank(pooled["fair"], 0.99) / rank(pooled["alone"], 0.99)
-    kept = median(a.rate / b.rate for a, b in zip(found["fair"], found["arrival"], strict=True))
-    console.print(f"light's p99 ÷ alone: {late:.2f} (to reach: ≤ 1.5); tok/s ÷ by arrival: {kept:.3f} (≥ 0.97)")
+    for side in (side for side in found if side.startswith("fair")):
+        late = rank(pooled[side], 0.99) / rank(pooled["alone"], 0.99)
+        kept = median(a.rate / b.rate for a, b in zip(found[side], found["arrival"], strict=True))
+        console.print(
+            f"{side} reserved: light's p99 ÷ alone {late:.2f} (to reach: ≤ 1.5), tok/s ÷ by arrival {kept:.3f} (≥ 0.97)"
+        )
 
 
 def main() -> None:
@@ -179,9 +181,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=180.0, help="of each run")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--reserved", type=int, nargs="+", default=[RESERVED], help="rows, of 32, for light tenants")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    model, found = Path(embedded_base()), {side: list[Seen]() for side in SIDES}
+    sides = ["alone", "arrival", *(f"fair {rows}" for rows in options.reserved)]
+    model, found = Path(embedded_base()), {side: list[Seen]() for side in sides}
     with tempfile.TemporaryDirectory(prefix="floods-") as name:
         folder = Path(name)
         first = write_random(folder / "first", open_model(model).config, 16, 0)
@@ -191,7 +195,7 @@ def main() -> None:
             for number in range(ADAPTERS)
         }
         for repeat in range(options.repeats):
-            for side in SIDES if repeat % 2 else reversed(SIDES):
+            for side in sides if repeat % 2 else reversed(sides):
                 seen = asyncio.run(measure(side, model, adapters, folder, options.seconds, repeat))
                 found[side].append(seen)
                 p99 = rank(seen.ttft_s, 0.99)
