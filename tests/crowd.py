@@ -268,7 +268,7 @@ def gather(
     open_files.allow_all()
     state, keys = folder / "state.sqlite", {}
     for tenant in ("few", "many"):
-        _lorad("tenants", "set", tenant, state=state)
+        _lorad("tenants", "set", tenant, "--adapters", "*", state=state)
         keys[tenant] = json.loads(_lorad("keys", "add", tenant, "--json", state=state))[0]["key"]
     operator = json.loads(_lorad("keys", "add", "--operator", "--json", state=state))[0]["key"]
     options = ["--served-model-name", "base", "--tenants", "--state-file", str(state), "--max-num-seqs", str(ROWS)]
