@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm crowd bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test build check format storm crowd bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -100,6 +100,14 @@ clients: $(VENV)/.built $(VENV)/.dev $(TOOLS)/clients/.done ## lm_eval, LiteLLM 
 	$(BIN)/python tests/clients/run.py $(TOOLS)/clients/bin/python $(ARGS)
 
 # An environment of their own, without this project's pins: their dependencies aren't ours.
+recording: $(VENV)/.built $(TOOLS)/recording/.done ## the demo's terminal, recorded, as docs/demo.svg
+	script -qec "$(TOOLS)/recording/bin/termtosvg docs/demo.svg -g 118x32 -D 5000 -M 3000 -t window_frame -c '$(BIN)/lorad demo --once --port 0'" /dev/null
+
+$(TOOLS)/recording/.done: tests/tools/recording.txt
+	$(PYTHON) -m venv $(TOOLS)/recording
+	env -u PIP_CONSTRAINT $(TOOLS)/recording/bin/pip install -q -r tests/tools/recording.txt
+	touch $@
+
 $(TOOLS)/clients/.done: tests/clients/requirements.txt
 	$(PYTHON) -m venv $(TOOLS)/clients
 	env -u PIP_CONSTRAINT $(TOOLS)/clients/bin/pip install -q -r tests/clients/requirements.txt
