@@ -1,8 +1,10 @@
-"""Frames on the socket between front and engine: four bytes of length (little endian), then one msgpack message."""
+"""Frames on the sockets between processes: four bytes of length (little endian), then one msgpack message."""
 
 from __future__ import annotations
 
+import socket
 import struct
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +18,7 @@ FRAME_BYTES_MAX = 256 << 20
 
 _LENGTH = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
+Message = TypeVar("Message")
 
 to_engine: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
 to_front: msgspec.msgpack.Decoder[ToFront] = msgspec.msgpack.Decoder(ToFront)
@@ -25,6 +28,37 @@ def pack(message: ToEngine | ToFront) -> bytes:
     """One message as a frame."""
     body = _encoder.encode(message)
     return _LENGTH.pack(len(body)) + body
+
+
+def send(connection: socket.socket, message: msgspec.Struct, descriptor: int | None = None) -> None:
+    """One message, and maybe an open file along with it; blocks until it's sent."""
+    body = _encoder.encode(message)
+    head = _LENGTH.pack(len(body))
+    if descriptor is None:
+        connection.sendall(head)
+    else:
+        socket.send_fds(connection, [head], [descriptor])
+    connection.sendall(body)
+
+
+def receive(connection: socket.socket, kind: msgspec.msgpack.Decoder[Message]) -> tuple[Message, int | None]:
+    """Waits for the next message, and the open file that came along. EOFError if the other side is gone."""
+    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 1)
+    head += _exactly(connection, _LENGTH.size - len(head)) if head else b""
+    if not head:
+        raise EOFError
+    body = _exactly(connection, _LENGTH.unpack(head)[0])
+    return kind.decode(body), descriptors[0] if descriptors else None
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        some = connection.recv(min(count - len(data), 1 << 20))
+        if not some:
+            raise EOFError
+        data += some
+    return bytes(data)
 
 
 class FrameBuffer:

@@ -17,8 +17,8 @@ import numpy as np
 
 from lorad.adapters.image import MODULES, AdapterImage, make_layout
 from lorad.engine.child import environment, how_it_ended
-from lorad.engine.frames import error_of
-from lorad.engine.loading import ANSWER, Failed, Job, Loaded, Opening, receive, send
+from lorad.engine.frames import error_of, receive, send
+from lorad.engine.loading import ANSWER, Failed, Job, Loaded, Opening
 from lorad.engine.prepared import PreparedAdapter
 from lorad.errors import EngineFailure, Unavailable
 

@@ -6,16 +6,14 @@ import logging
 import os
 import signal
 import socket
-import struct
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 
 from lorad.adapters.image import LayoutSpec, spec_of
-from lorad.engine.frames import failure_of
+from lorad.engine.frames import failure_of, receive, send
 from lorad.engine.messages import AdapterInfo, Failure
 from lorad.engine.prepared import Base, check, prepare
 from lorad.errors import EngineFailure, LoradError
@@ -29,9 +27,6 @@ NICE = 10
 """A load takes what cores have left: others' first tokens don't wait for it."""
 OOM_SCORE = 800
 """When the system has no memory left, it ends this process before others: a load can be asked for again."""
-
-_LENGTH = struct.Struct("<I")
-Message = TypeVar("Message")
 
 
 class Opening(msgspec.Struct, frozen=True, tag="opening"):
@@ -70,37 +65,6 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 OPENING = msgspec.msgpack.Decoder(Opening)
 JOB = msgspec.msgpack.Decoder(Job)
 ANSWER: msgspec.msgpack.Decoder[Loaded | Failed] = msgspec.msgpack.Decoder(Loaded | Failed)
-
-
-def send(connection: socket.socket, message: Opening | Job | Loaded | Failed, descriptor: int | None = None) -> None:
-    """One message, and maybe an open file."""
-    body = msgspec.msgpack.encode(message)
-    head = _LENGTH.pack(len(body))
-    if descriptor is None:
-        connection.sendall(head)
-    else:
-        socket.send_fds(connection, [head], [descriptor])
-    connection.sendall(body)
-
-
-def receive(connection: socket.socket, kind: msgspec.msgpack.Decoder[Message]) -> tuple[Message, int | None]:
-    """The next message, and the open file that came along. EOFError if the other side is gone."""
-    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 1)
-    head += _exactly(connection, _LENGTH.size - len(head)) if head else b""
-    if not head:
-        raise EOFError
-    body = _exactly(connection, _LENGTH.unpack(head)[0])
-    return kind.decode(body), descriptors[0] if descriptors else None
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        some = connection.recv(min(count - len(data), 1 << 20))
-        if not some:
-            raise EOFError
-        data += some
-    return bytes(data)
 
 
 def main(descriptor: int) -> None:
