@@ -302,6 +302,34 @@ async def test_a_server_from_start_to_stop(model_folder: Path) -> None:
     assert server.engine.pid is not None and not _exists(server.engine.pid)
 
 
+async def test_a_server_watches_the_memory_that_is_left(model_folder: Path, tmp_path: Path) -> None:
+    server = Server(
+        EngineConfig(model=str(model_folder)),
+        ServerConfig(
+            port=0,
+            served_model_name="base",
+            memory_low_bytes=1 << 60,
+            control_key="k",
+            adapter_roots=[str(tmp_path)],
+            state_file=str(tmp_path / "state.sqlite"),
+        ),
+        engine=ENGINE,
+    )
+    address = await server.start()
+    try:
+        async with aiohttp.ClientSession(address) as session:
+            async with session.get("/health") as response:
+                assert (await response.json())["status"] == "degraded"
+            body = {"source": str(tmp_path / "a")}
+            headers = {"Authorization": "Bearer k"}
+            async with session.put("/v1/lora_adapters/a", json=body, headers=headers) as response:
+                assert response.status == 429 and (await response.json())["error"]["code"] == "memory_low"
+            async with session.post(COMPLETIONS, json={"model": "base", "prompt": "x", "max_tokens": 3}) as response:
+                assert response.status == 200
+    finally:
+        await server.stop()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -189,6 +189,12 @@ class ServerConfig:
     )
     chat_template: str = option("", "file with a Jinja chat template instead of the model's own")
     body_bytes_max: int = option(8 << 20, "longest request body", low=1024)
+    memory_low_bytes: int = option(
+        128 << 20,
+        "with less memory left, of the machine or the container, no adapters are loaded and no requests taken that "
+        "would wait; 0: never",
+        low=0,
+    )
     drain_seconds: float = option(
         30.0, "how long running requests may go on after a stop signal", low=0, high=YEAR_SECONDS
     )

@@ -50,6 +50,8 @@ class AdapterManager:
     ) -> None:
         self.registry = registry
         self.operations = Operations()
+        self.check_load: Callable[[], None] = lambda: None
+        """Raises while nothing new may be loaded."""
         self._handle = handle
         self._in_flight = in_flight
         self._policy = policy
@@ -122,6 +124,7 @@ class AdapterManager:
         """
         self.registry.check_name(name)
         parse_source(source, self._policy)
+        self.check_load()
         record = self._records.get(name) or Record(name)
         load = Load(source, digest, reload=reload, pinned=pinned, on_demand=on_demand)
         if (running := record.loading) is not None:

@@ -48,6 +48,7 @@ from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
 from lorad.tenants.file import Used
 from lorad.tenants.ledger import Ledger
@@ -87,6 +88,7 @@ class Front:
         *,
         in_flight_max: int = 4096 + 64,
         step_adapters_max: int = 64,
+        rows_max: int = 64,
         ledger: Ledger | None = None,
         combined_max: int = 0,
         tracing: Tracing | None = None,
@@ -99,6 +101,7 @@ class Front:
         self.registry = registry
         self.config = config
         self.gate = Gate(in_flight_max)
+        self.shortage = Shortage(self.gate, config.memory_low_bytes, rows_max)
         self.limits = TenantLimits(in_flight_max, now=time.monotonic)
         self.ledger = ledger
         self.metrics = Metrics(
@@ -147,12 +150,14 @@ class Front:
     # routes
 
     async def health(self, request: web.Request) -> web.Response:
-        """200 if tokens can be made."""
+        """200 if tokens can be made; degraded: something else can't."""
         if self.gate.draining:
             return json_response({"status": "draining"}, status=503)
         fault = self.handle.fault
         if fault is not None:
             return json_response({"status": fault.code}, status=503)
+        if self.shortage.is_short:
+            return json_response({"status": "degraded", "reasons": ["memory_low"]})
         return json_response({"status": "ready"})
 
     async def live(self, request: web.Request) -> web.Response:

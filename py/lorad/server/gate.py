@@ -15,6 +15,7 @@ class Gate:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self._narrowed: int | None = None
         self.inside = 0
         self._draining = asyncio.Event()
         self._empty = asyncio.Event()
@@ -28,6 +29,10 @@ class Gate:
     def drain(self) -> None:
         """From now on nobody is."""
         self._draining.set()
+
+    def narrow(self, limit: int | None) -> None:
+        """For a while no more are let in than this, but for a request that comes alone; None: as many as ever."""
+        self._narrowed = limit
 
     async def before(self, work: Coroutine[Any, Any, None]) -> None:
         """What somebody waits for who isn't inside yet; ends with a refusal when nobody is let in any more."""
@@ -55,6 +60,12 @@ class Gate:
         if self.inside + count > self.limit:
             raise Overloaded(
                 f"the queue is full: {self.inside} in flight, {count} asked for, limit {self.limit}", code="queue_full"
+            )
+        if self._narrowed is not None and self.inside > 0 and self.inside + count > self._narrowed:
+            raise Overloaded(
+                f"memory is short, so nobody may wait: {self.inside} in flight, {count} asked for, limit "
+                f"{self._narrowed}",
+                code="memory_low",
             )
         self.inside += count
         self._empty.clear()

@@ -92,6 +92,7 @@ class Server:
         """Of the listener for /metrics, if there is one."""
         self._runners: list[web.AppRunner] = []
         self._sockets: list[socket.socket] = []
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Loads everything, listens, and gives the address. A failure leaves nothing running."""
@@ -122,6 +123,7 @@ class Server:
                 in_flight_max=config.max_num_seqs + config.max_waiting,
                 combined_max=config.max_combined_adapters,
                 step_adapters_max=config.max_loras or config.max_num_seqs,
+                rows_max=config.max_num_seqs,
                 tracing=self._tracing,
             )
             if self._config.tenants:
@@ -135,8 +137,10 @@ class Server:
                 await self.manager.read_state(taken=modules)
                 self.front.names.on_unknown = on_unknown(self.manager, self._config)
                 self.front.names.is_taken = self.manager.has
+                self.manager.check_load = self.front.shortage.check_load
             await self._load(registry, modules)
             await self._listen(self.front)
+            self._watch = asyncio.create_task(self.front.shortage.watch())
             if self.manager is not None:
                 self.manager.begin_restore(self._on_restored)
         except BaseException as error:
@@ -225,6 +229,8 @@ class Server:
         self.address, self.metrics_address, *_ = [*map(_address, self._sockets), ""]
 
     async def _abandon(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         await self._revival.stop()
         for runner in self._runners:
             await runner.cleanup()
