@@ -63,11 +63,25 @@ class Control:
         status, answer = await self.client.post("/v1/completions", model=name, prompt="hi", max_tokens=2)
         return answer["system_fingerprint"] if status == 200 else None
 
+    async def at_stage(self, stage: str) -> None:
+        """Waits until a load has come to a stage."""
+        async with asyncio.timeout(20):
+            while not any(record.loading and record.loading.stage == stage for record in self.manager.records):
+                await asyncio.sleep(0.002)
+
     async def settled(self) -> None:
         """Waits until nothing is under way."""
         async with asyncio.timeout(20):
             while self.manager.busy:
                 await asyncio.sleep(0.002)
+
+
+async def another_engine(control: Control) -> None:
+    """The engine has died, and another one is there: what it's to know is on its way to it when this returns."""
+    control.engine.start_again()
+    await control.manager.engine_died()
+    control.manager.begin_restore()
+    control.engine.resume()
 
 
 @contextlib.asynccontextmanager

@@ -97,6 +97,8 @@ class ScriptedEngine:
         self.script = script
         self.model = info or model_info()
         self.fault: LoradError | None = None
+        self.dead: LoradError | None = None
+        """What calls get; a fault is what requests get."""
         self.life = 0
         self.auto = auto
         self.submitted: list[Generate] = []
@@ -147,15 +149,20 @@ class ScriptedEngine:
 
     async def load_adapter(self, name: str, path: str) -> AdapterInfo:
         """What's in the folder names the generation."""
+        if self.dead is not None:
+            raise self.dead
         content = b"".join(file.read_bytes() for file in sorted(Path(path).iterdir()) if file.name[0] != ".")
+        life = self.life
         await asyncio.sleep(self.pause)
+        if self.dead is not None or self.life != life:
+            raise Unavailable("the engine is gone", code="engine_gone")
         if self.bad and self.bad.encode() in content:
             raise AdapterRejected(f"adapter {name!r}: it's {self.bad}", code="adapter_rank")
         info = adapter_info(name, "gen-" + hashlib.sha256(content).hexdigest()[:8])
         if len(self.held) >= self.held_max and info.generation not in self.held:
             raise Unavailable(f"{self.held_max} adapters are registered", code="adapters_full")
         self.held[info.generation] += 1
-        return structs.replace(info, chat_template=read_chat_template(path))
+        return structs.replace(info, life=life, chat_template=read_chat_template(path))
 
     async def combine_adapters(self, terms: Sequence[Term]) -> AdapterInfo:
         self.combined.append(list(terms))
@@ -167,7 +174,7 @@ class ScriptedEngine:
         return info
 
     async def release_adapter(self, generation: str, *, pinned: bool = False, life: int | None = None) -> None:
-        if life is not None and life != self.life:
+        if self.dead is not None or (life is not None and life != self.life):
             return
         assert self.held[generation] > 0
         self.held[generation] -= 1
@@ -180,7 +187,10 @@ class ScriptedEngine:
             self.hot.discard(generation)
 
     async def pin_adapter(self, generation: str, pinned: bool) -> None:
-        assert self.held[generation] > 0
+        if self.dead is not None:
+            raise self.dead
+        if not self.held[generation]:
+            raise NotFound(f"generation {generation!r} isn't registered", code="unknown_generation")
         if pinned and sum(self.pins.values()) >= self.pins_max:
             raise Overloaded(f"at most {self.pins_max} pins", code="pins_full")
         self.pins[generation] += 1 if pinned else -1
@@ -227,13 +237,23 @@ class ScriptedEngine:
 
     def die(self, error: LoradError) -> None:
         """The engine is gone."""
-        self.fault = error
+        self.fault = self.dead = error
         sinks = {request_id: sink for request_id, (_, sink) in self._running.items()} | self._ended
         self._running, self._ended = {}, {}
         for request_id, sink in sinks.items():
             sink.failed(request_id, error)
         for sink in set(sinks.values()):
             sink.flush()
+
+    def start_again(self) -> None:
+        """Another one is in its place and knows nothing. Calls are taken, requests from `resume` on."""
+        self.life, self.dead = self.life + 1, None
+        for known in (self.held, self.pins, self.hot):
+            known.clear()
+
+    def resume(self) -> None:
+        """Requests are taken again."""
+        self.fault = None
 
     async def _go_on(self) -> None:
         while (self._running or self._ended) and self.auto:

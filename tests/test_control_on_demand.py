@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from controlling import ADAPTERS, Control, controlling
+from controlling import ADAPTERS, Control, another_engine, controlling
 from lorad.control import on_demand
+from lorad.errors import EngineFailure
+from lorad.store.state import StateFile
 
 
 def put(control: Control, name: str, content: str) -> None:
@@ -148,6 +152,74 @@ async def test_a_pin_keeps_what_came_on_demand(tmp_path: Path) -> None:
         status, card = await control.ask("PATCH", f"{ADAPTERS}/acme", pinned=True)
         assert status == 200 and card["kept"] is True and card["on_demand"] is False
     async with controlling(tmp_path) as control:
+        assert (await control.card("acme"))["pinned"] is True
+
+
+DIED = EngineFailure("the engine process has ended unexpectedly", code="engine_died")
+
+
+async def test_what_came_on_demand_goes_with_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_demand, "GRACE_SECONDS", 0.0)
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        put(control, "acme", "one")
+        generation = await control.generation("acme")
+        control.engine.die(DIED)
+        await another_engine(control)
+        await control.settled()
+        assert not control.manager.records and not control.manager.registry.adapters and not control.engine.held
+        assert await control.generation("acme") == generation, "the next request brings it"
+
+
+async def test_an_operators_load_of_it_that_the_engines_death_ended_is_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "GRACE_SECONDS", 0.0)
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        put(control, "acme", "one")
+        before = await control.generation("acme")
+        control.engine.pause = 0.1
+        newer = control.write("newer", "two")
+        load = asyncio.create_task(control.load("acme", newer, reload=True))
+        await control.at_stage("checking")
+        control.engine.die(DIED)
+        assert (await load)[1]["error"]["code"] == "engine_gone"
+        await another_engine(control)
+        await control.settled()
+        card = await control.card("acme")
+        assert (card["state"], card["source"], card["kept"], card["on_demand"]) == ("ready", newer, True, False)
+        assert await control.generation("acme") == card["generation"] != before
+
+
+async def test_a_pin_of_it_while_the_engine_is_started_again_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand, "GRACE_SECONDS", 0.0)
+    there, adapters = threading.Event(), StateFile.adapters
+
+    def hangs(file: StateFile) -> Any:
+        rows = adapters(file)
+        assert there.wait(20)
+        return rows
+
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
+        put(control, "acme", "one")
+        generation = await control.generation("acme")
+        control.engine.die(DIED)
+        monkeypatch.setattr(StateFile, "adapters", hangs)
+        again = asyncio.create_task(another_engine(control))
+        await asyncio.sleep(0.01)
+        pin = asyncio.create_task(control.ask("PATCH", f"{ADAPTERS}/acme", pinned=True))
+        async with asyncio.timeout(20):
+            while not control.manager.record("acme").busy:
+                await asyncio.sleep(0.002)
+        there.set()
+        await again
+        assert (await pin)[0] == 200
+        await control.settled()
+        card = await control.card("acme")
+        assert (card["state"], card["kept"], card["pinned"], card["on_demand"]) == ("ready", True, True, False)
+        assert await control.generation("acme") == generation
+    async with controlling(tmp_path, adapter_registry=str(tmp_path / "root")) as control:
         assert (await control.card("acme"))["pinned"] is True
 
 

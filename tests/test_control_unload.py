@@ -11,6 +11,7 @@ import pytest
 
 from controlling import Control, controlling
 from lorad.sources.cache import AdapterCache
+from lorad.store.state import StateFile
 
 WAIT = 20
 
@@ -113,7 +114,7 @@ async def test_an_unload_waits_for_no_load(tmp_path: Path) -> None:
         control.engine.pause = 1.0
         source = control.write("a", "one")
         load = asyncio.create_task(control.load("x", source))
-        await at_stage(control, "checking")
+        await control.at_stage("checking")
         assert (await control.unload("x"))[0] == 200
         assert (await load)[1]["error"]["code"] == "load_cancelled"
         assert not control.engine.held and control.manager.busy, "the engine is still at it"
@@ -134,7 +135,7 @@ async def test_an_unload_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(AdapterCache, "obtain", hangs)
         source = control.write("a", "one")
         load = asyncio.create_task(control.load("x", source))
-        await at_stage(control, "fetching")
+        await control.at_stage("fetching")
         assert (await control.unload("x"))[0] == 200
         assert (await load)[1]["error"]["code"] == "load_cancelled"
         there.set()
@@ -142,11 +143,35 @@ async def test_an_unload_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.M
         assert (await control.load("x", source))[0] == 200
 
 
-async def at_stage(control: Control, stage: str) -> None:
-    """Waits until a load has come to a stage."""
-    async with asyncio.timeout(20):
-        while not any(record.loading and record.loading.stage == stage for record in control.manager.records):
-            await asyncio.sleep(0.002)
+async def test_an_unload_waits_for_no_other_names_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same content: the load that the unload ends has it last, and the other name's requests still run on it."""
+    there, keep = threading.Event(), StateFile.keep
+
+    def hangs(file: StateFile, name: str, *arguments: str) -> None:
+        assert name != "x" or there.wait(20)
+        keep(file, name, *arguments)
+
+    async with controlling(tmp_path) as control:
+        source = control.write("a", "one")
+        await control.load("y", source)
+        asked = await run_on(control, "y")
+        monkeypatch.setattr(StateFile, "keep", hangs)
+        control.engine.pause = 0.2
+        load = asyncio.create_task(control.load("x", source))
+        await control.at_stage("checking")
+        assert (await control.unload("y", ""))[0] == 202
+        async with asyncio.timeout(20):
+            while not control.engine.held:
+                await asyncio.sleep(0.002)
+        unload = asyncio.create_task(control.unload("x", "wait_seconds=5"))
+        await asyncio.sleep(0.05)
+        there.set()
+        assert (await load)[1]["error"]["code"] == "load_cancelled"
+        assert (await unload)[0] == 200 and control.engine.running == 3
+        await let_end(control)
+        assert {(await one)[0] for one in asked} == {200}
+        await control.settled()
+        assert not control.engine.held
 
 
 async def test_an_unloads_deadline_is_its_own_requests(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ def test_peft_made_features_are_refused(config: ModelConfig, tmp_path: Path) -> 
     biased = make_adapter(tmp_path / "bias", config, lora_bias=True)
     edit_tensors(biased, lambda old: {k: v.fill_(3e38) if k.endswith(".bias") else v for k, v in old.items()})
     refused(biased, config, "adapter_not_finite", "lora_B.bias", "beyond f32")
+    edit_tensors(biased, lambda old: {k: v.fill_(1e35) if k.endswith(".bias") else v for k, v in old.items()})
+    refused(biased, config, "adapter_not_finite", "too large", "bias 2e+35")
     refused(edit_config(biased, lora_bias=False), config, "adapter_feature", "lora_B.bias")
     whole = make_adapter(tmp_path / "whole", config, modules_to_save=["lm_head", "embed_tokens"])
     refused(whole, config, "adapter_feature", "without the base's weights")

@@ -185,6 +185,14 @@ TENSORS: dict[str, Case] = {
         ("too large", "lora_A", "1e+30"),
     ),
     "5.13 a scale that makes it infinite": (changed(lora_alpha=1e32), "adapter_not_finite", ("too large", "scale")),
+    "5.13 a scale that makes it infinite before a B of zeros": (
+        lambda path: edit_tensors(
+            edit_config(path, alpha_pattern={"q_proj": 1e35}),
+            lambda old: {key: tensor * ("q_proj.lora_B" not in key) for key, tensor in old.items()},
+        ),
+        "adapter_not_finite",
+        ("too large", "q_proj", "‖B‖ = 0"),
+    ),
     "5.14 A of another width": (
         replaced(KEY, lambda tensor: torch.ones(4, 128)),
         "adapter_shape",

@@ -35,7 +35,7 @@ _ROUNDING = 1e-5
 """A factor that is nearer to 1 has no effect."""
 
 _LARGEST = 1e30
-"""Of ‖A‖, ‖B‖ and what they make together: f32 ends at 3.4e38, and activations are to be multiplied by it."""
+"""Of ‖A‖, ‖B‖, vectors and what they make together: f32 ends at 3.4e38, and activations are to be multiplied by it."""
 
 
 class Pair(NamedTuple):
@@ -266,12 +266,15 @@ def _check_size(pair: Pair, module: ModuleLora) -> None:
     """Every value may be finite and every answer NaN all the same."""
     a, b = (float(torch.linalg.vector_norm(half, dtype=torch.float64)) for half in (module.a, module.b))
     gain = 1.0 if module.gain is None else float(module.gain.abs().max())
-    together = abs(module.scale) * a * b
-    if max(a, b, together, gain, together * gain) > _LARGEST:
+    bias = 0.0 if module.bias is None else float(module.bias.abs().max())
+    between = abs(module.scale) * a  # the scale comes before B, so a B of zeros doesn't undo it: ∞ · 0 is NaN
+    together = between * b
+    if max(a, b, between, together, gain, together * gain, bias) > _LARGEST:
         raise reject(
             "adapter_not_finite",
             f"tensor {next(iter(pair.keys.values()))}: its values are too large to be computed with in f32: "
-            f"‖A‖ = {a:.3g}, ‖B‖ = {b:.3g}, scale {module.scale:g}, factor {gain:.3g}; at most {_LARGEST:g}",
+            f"‖A‖ = {a:.3g}, ‖B‖ = {b:.3g}, scale {module.scale:g}, factor {gain:.3g}, bias {bias:.3g}; at most "
+            f"{_LARGEST:g}",
         )
 
 

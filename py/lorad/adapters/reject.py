@@ -14,7 +14,7 @@ adapter_dtype           a number type that isn't read
 adapter_shape           a tensor that doesn't fit the base
 adapter_rank            a rank that differs from the config's
 adapter_rank_limit      a rank above --max-lora-rank
-adapter_not_finite      NaN or infinity
+adapter_not_finite      NaN or infinity, or numbers that make them
 adapter_no_effect       all its products are zero
 adapter_chat_template   a chat template that can't be read, is too long, or doesn't parse
 adapter_parity          its pages don't compute what its file says

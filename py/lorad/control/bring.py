@@ -72,13 +72,15 @@ class Bring:
                     raise load_cancelled(record.name)
                 if kept:
                     await self._state.do(lambda state: state.keep(record.name, source, entry.digest, info.generation))
+                    record.kept = True
                 if operation.cancelled:  # meanwhile; the unload that did it removes the row
                     raise load_cancelled(record.name)
-                if self._handle.life != info.life:  # the engine that has it is gone; it's in force by what is written
+                if not self._lives(info):  # it's in force by what is written
                     self.await_again(record, (Source(source, entry.digest, pin, new=False),), info.generation)
                     raise Unavailable("the engine has died meanwhile", code="engine_gone")
             except LoradError:
-                await self._handle.release_adapter(info.generation, life=info.life)
+                # Not waited for: where another name had this content and was unloaded, its requests end first.
+                self._background.spawn(self._let_go(info))
                 raise
         except BaseException:
             self._cache.release(entry.digest)
@@ -92,7 +94,7 @@ class Bring:
         before, before_digest, was_pinned = self._switch(record, source, entry.digest, info)
         record.kept, record.on_demand = kept or record.kept, not kept and not record.kept
         if before is not None:
-            if was_pinned and pin:  # its place is the new one's
+            if was_pinned and pin and self._lives(before):  # its place is the new one's
                 with contextlib.suppress(LoradError):
                     await self._handle.pin_adapter(before.generation, False)
                     was_pinned = False
@@ -139,13 +141,15 @@ class Bring:
         operation.at("checking", self._check_rate.seconds(entry.bytes))
         began = asyncio.get_running_loop().time()
 
-        async def release(info: AdapterInfo) -> None:
-            await self._handle.release_adapter(info.generation, life=info.life)
-
         work = self._handle.load_adapter(name, str(entry.path))
-        info = await self._unless_cancelled(name, operation, work, release)
+        info = await self._unless_cancelled(name, operation, work, self._let_go)
         self._check_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
         return info
+
+    async def _let_go(self, info: AdapterInfo) -> None:
+        """What came to nothing is registered no longer. Why that fails, nobody is left to hear."""
+        with contextlib.suppress(LoradError):
+            await self._handle.release_adapter(info.generation, life=info.life)
 
     async def _unless_cancelled(
         self, name: str, operation: Operation, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]
@@ -171,6 +175,7 @@ class Bring:
         before = record.info, record.digest, record.pinned
         record.source, record.digest, record.info, record.failure = source, digest, info, None
         record.pinned = False
+        record.awaited = None  # the engine may have died while this was fetched: what it had is older
         return before
 
     def await_again(self, record: Record, sources: tuple[Source, ...], generation: str) -> None:
@@ -203,6 +208,8 @@ class Bring:
         info = record.info
         if info is None:
             return
+        if not self._lives(info):  # the next engine may have this content under another name, and its pin
+            raise Unavailable("the engine has died meanwhile", code="engine_gone")
         await self._handle.pin_adapter(info.generation, pinned)
         if record.info is info:
             record.pinned = pinned
@@ -211,6 +218,10 @@ class Bring:
             # It was unloaded meanwhile, by somebody who didn't know of the pin. Another name may hold the same content.
             with contextlib.suppress(NotFound):
                 await self._handle.pin_adapter(info.generation, False)
+
+    def _lives(self, info: AdapterInfo) -> bool:
+        """Whether the engine that has it isn't gone."""
+        return info.life == self._handle.life
 
     def close(self) -> None:
         """Lets the threads go."""

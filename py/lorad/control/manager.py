@@ -156,6 +156,8 @@ class AdapterManager:
             async with record.lock:
                 if operation.cancelled:
                     raise load_cancelled(record.name)
+                if load.on_demand and (fault := self._handle.fault) is not None:
+                    raise fault  # what an operator asked for under this name comes first, once the engine is back
                 await self._restore.bring(record)  # what was asked for before the start comes first
                 if not load.reload and record.info is not None:
                     self._check_same(record, load)
@@ -298,6 +300,7 @@ class AdapterManager:
                 raise Conflict(f"the adapter {record.name!r} isn't loaded: {record.state}", code="adapter_not_ready")
             if pinned and record.on_demand:  # an operator wants it to stay
                 await self._keep(record, pinned=record.pinned)
+                await self._restore.bring(record)  # if its engine has died meanwhile
             if record.pinned != pinned:
                 await self._bring.pin(record, pinned)
         return record

@@ -72,6 +72,11 @@ class Record:
     """Loads and unloads of a name have turns."""
 
     @property
+    def busy(self) -> bool:
+        """Whether anything is being done to it, or waits for its turn."""
+        return bool(self.users) or self.lock.locked()
+
+    @property
     def loading(self) -> Operation | None:
         """The load that was asked for last, unless an unload came after it."""
         operation = self.loads[-1][0] if self.loads else None

@@ -86,16 +86,16 @@ class Restore:
         for record in list(self._records.values()):
             if record.info is None or record.info.life == self._handle.life:  # the next engine has loaded it already
                 continue
-            if record.on_demand:  # as after a restart: the next request brings it
+            known = rows.get(record.name)
+            if known is None and record.on_demand and not record.busy:  # as after a restart: the next request brings it
                 self._bring.drop(record)
-                if not record.users:
-                    del self._records[record.name]
+                del self._records[record.name]
                 continue
-            if record.name in rows:
-                self._bring.await_again(record, _awaited(rows[record.name]).sources, record.info.generation)
-            elif record.digest:
-                source = Source(record.source, record.digest, record.pinned, new=False)
-                self._bring.await_again(record, (source,), record.info.generation)
+            sources = () if known is None else _awaited(known).sources
+            if record.digest and (known is None or not known.source):  # the state file knows nothing of what's in force
+                sources += (Source(record.source, record.digest, record.pinned, new=False),)
+            if sources:
+                self._bring.await_again(record, sources, record.info.generation)
 
     def begin(self, on_progress: Callable[[int, int, int], None]) -> None:
         """Begins to bring all back, pinned ones first; `on_progress(done, failed, total)` hears how far it is."""

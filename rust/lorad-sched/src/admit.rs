@@ -264,12 +264,14 @@ impl Core {
     /// of this plan.
     pub(crate) fn page_in_first(&mut self) -> bool {
         let others = !self.groups.urgent.is_empty() || self.groups.front_resume().is_some();
-        if others || !self.had_rows || self.adapters.loading > 0 || self.config.policy.order == Order::Arrival {
+        if others || !self.had_rows || self.adapters.loading > 0 || self.config.policy.order == Order::Arrival
+        {
             return false;
         }
         let within = self.config.page_in_first_us.saturating_mul(1000);
         let (mut ns, mut budget) = (0u64, Budget::new(&self.config));
-        while self.page_ins.len() < self.lines.free() as usize {
+        let places = self.config.adapters_step_max.saturating_sub(self.adapters.active);
+        while self.page_ins.len() < self.lines.free().min(places) as usize {
             let Some(group) = self.next_in_turn(&[Place::Cold]) else { break };
             let Some(adapter) = self.groups[group].name.adapter else { break };
             ns = ns.saturating_add(self.config.costs.page_in_ns(self.adapters[adapter].spec.pages));

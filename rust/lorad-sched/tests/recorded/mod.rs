@@ -24,7 +24,6 @@ pub fn config(seed: u64) -> Config {
         slots_max: 2 + random.below(4),
         adapters_step_max: 1 + random.below(4),
         page_ins_max: 1 + random.below(3),
-        page_in_first_us: [0, 1000, 100_000][random.below(3) as usize],
         adapters_max: 6,
         waiting_max: 8,
         sequence_tokens_max: 24,
@@ -44,6 +43,8 @@ pub fn config(seed: u64) -> Config {
             eviction: [Eviction::Cost, Eviction::Lru][random.below(2) as usize],
             ..Policy::default()
         },
+        // drawn last, so that the worlds stay what they were without it
+        page_in_first_us: [0, 1000, 100_000][random.below(3) as usize],
         ..Config::default()
     }
 }
