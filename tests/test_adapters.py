@@ -245,6 +245,8 @@ def test_fields_of_a_real_config(base: Weights, tmp_path: Path) -> None:
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b-q4", False),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "Smollm2 135M 8k Lc100K Mix1 Ep2", False),
         ("/home/me/checkpoints/final", "llama", False),
+        ("checkpoints/final", "llama", False),
+        ("meta-llama/Llama-3.1-8B", "Llama3 8B", False),
         ("Qwen/Qwen2.5-7B", "a5f3" * 10, False),
         ("Qwen/Qwen2.5-7B", "", False),
         (None, "llama", False),

@@ -15,9 +15,7 @@ _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+)")
 _SHORTEST = 3
 _HASH = re.compile(r"[0-9a-f]{32,}")
 """What a folder of the Hub's cache is called."""
-_COMMON = frozenset(
-    ("base", "model", "instruct", "chat", "gguf", "bnb", "4bit", "8bit", "awq", "gptq", "int4", "int8", "fp8", "mlx")
-)
+_COMMON = frozenset("base model instruct chat gguf bnb awq gptq int mlx final checkpoint merged".split())
 """Words that many models have."""
 
 
@@ -36,10 +34,7 @@ def doubt(declared: Any, base: str) -> tuple[str, ...]:
 
 
 def _words(name: str) -> set[str]:
-    """Those that say which model it is; "Llama-3.1-8B" → {"llama"}, as many are of 8 B."""
-    words = re.split(r"[^a-z0-9]+", name.lower())
-    return {
-        word
-        for word in words
-        if len(word) >= _SHORTEST and word[0].isalpha() and word not in _COMMON and not _HASH.fullmatch(word)
-    }
+    """Those that say which model it is; "Llama-3.1-8B", "llama3" → {"llama"}, as many are of 8 B."""
+    whole = re.split(r"[^a-z0-9]+", name.lower())
+    words = {word.rstrip("0123456789") for word in whole if not _HASH.fullmatch(word)}
+    return {word for word in words if len(word) >= _SHORTEST and word[0].isalpha() and word not in _COMMON}
