@@ -15,7 +15,9 @@ _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+)")
 _SHORTEST = 3
 _HASH = re.compile(r"[0-9a-f]{32,}")
 """What a folder of the Hub's cache is called."""
-_COMMON = frozenset("base model instruct chat gguf bnb awq gptq int mlx final checkpoint merged".split())
+_COMMON = {
+    "base", "model", "instruct", "chat", "gguf", "bnb", "awq", "gptq", "int", "mlx", "final", "checkpoint", "merged",
+}  # fmt: skip
 """Words that many models have."""
 
 
