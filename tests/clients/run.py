@@ -98,13 +98,11 @@ def reference(tenant: str, made: list[dict[str, Any]], text: Any) -> float:
 
     right, judge = 0, oracle(Path(embedded_base()))
     for one in made:
-        scores = []
-        for choice in one["choices"]:
-            prompt, whole = (text.encode(words) for words in (one["question"], one["question"] + choice))
-            logprobs = judge.logprobs(whole, TENANTS / tenant)
-            places = range(len(prompt), len(whole))
-            scores.append(sum(float(logprobs[place - 1, whole[place]]) for place in places))
-        one["scores"] = scores
+        # lm_eval gives the blanks that end a prompt to what follows.
+        prompt = one["question"].rstrip()
+        known = len(text.encode(prompt))
+        endings = [text.encode(one["question"] + choice)[known:] for choice in one["choices"]]
+        one["scores"] = scores = judge.scores(text.encode(prompt), endings, TENANTS / tenant)
         right += scores.index(max(scores)) == one["label"]
     return right / len(made)
 

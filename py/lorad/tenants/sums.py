@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,7 +52,8 @@ def as_dicts(rows: list[UsedRow], by: tuple[str, ...]) -> list[dict[str, Any]]:
 def as_csv(rows: list[UsedRow], by: tuple[str, ...]) -> str:
     """Sums as a table with a heading."""
     text = io.StringIO()
-    writer = csv.writer(text)
+    # Names in quotes: what separates fields in some countries may be in them.
+    writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow([*by, *Used._fields])
     for key, used in summed(rows, by).items():
         writer.writerow([*map(_safe, key), *used])
@@ -59,5 +61,6 @@ def as_csv(rows: list[UsedRow], by: tuple[str, ...]) -> str:
 
 
 def _safe(cell: str) -> str:
-    """Names are their owners' choice, and some programs take a cell that begins so for a formula."""
-    return "'" + cell if cell[:1] in ("=", "+", "-", "@") else cell
+    """Names are their owners' choice, and some programs take a cell that begins so for a formula, full width or not,
+    and behind blanks."""
+    return "'" + cell if unicodedata.normalize("NFKC", cell).lstrip()[:1] in ("=", "+", "-", "@") else cell
