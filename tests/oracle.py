@@ -62,11 +62,11 @@ class Oracle:
         with self._using(adapter):
             begun = self._model(input_ids=torch.tensor([list(prompt)]), use_cache=True)
             first, cache = begun.logits[0, -1:], begun.past_key_values
-            for ending in endings:
-                logits = self._model(input_ids=torch.tensor([list(ending)]), past_key_values=cache).logits[0]
-                cache.crop(len(prompt))
+            for ending in map(list, endings):
+                logits = self._model(input_ids=torch.tensor([ending]), past_key_values=cache).logits[0]
+                cache.crop(-len(ending))
                 logprobs = torch.log_softmax(torch.cat([first, logits[:-1]]).float(), dim=-1)
-                found.append(float(logprobs.gather(1, torch.tensor([list(ending)]).T).sum()))
+                found.append(float(logprobs.gather(1, torch.tensor([ending]).T).sum()))
         return found
 
     @torch.no_grad()

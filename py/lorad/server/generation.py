@@ -251,6 +251,10 @@ class Generation:
     def _finish(self, choice: Choice, end: Finished) -> None:
         if choice.stream.stopped or end.reason in ("stop", "length"):
             self._end(choice, end.reason)
+            last = end.stop_token
+            if self.ask.echo and last is not None and last.logprobs is not None and self.ask.logprobs >= 0:
+                # Who scores a text by `echo` asks for one token and cuts it off, whichever it is.
+                choice.entries.append(Entry(last.token, len(choice.text), last.logprobs))
             return
         self._count(choice, "error")
         del self._by_id[end.id]
