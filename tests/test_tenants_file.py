@@ -17,7 +17,7 @@ from lorad.errors import LoradError
 from lorad.store.migrations import STEPS
 from lorad.store.state import StateFile
 from lorad.tenants.file import TenantFile, Used, UsedRow, key_hash
-from lorad.tenants.sums import as_csv
+from lorad.tenants.sums import as_csv, as_dicts
 from lorad.tenants.tenant import LIMIT_MAX, Limits, Tenant
 
 
@@ -252,6 +252,12 @@ def test_a_spreadsheet_takes_no_name_for_a_formula(name: str, cell: str) -> None
     assert next(iter(list(csv.reader(io.StringIO(text)))[1])) == cell
     quoted = cell.replace('"', '""')
     assert text.splitlines()[1].startswith(f'"{quoted}",1,'), "in quotes, whatever separates fields where it's opened"
+
+
+def test_seconds_are_sums_without_noise() -> None:
+    rows = [UsedRow("b", "acme", "m", hour, Used(1, seconds=0.1, load_seconds=0.1)) for hour in range(3)]
+    (told,) = as_dicts(rows, ("tenant",))
+    assert (told["seconds"], told["load_seconds"]) == (0.3, 0.3) and ",0.3," in as_csv(rows, ("tenant",))
 
 
 def test_another_file_under_the_name_is_used_from_then_on(path: Path, tmp_path: Path) -> None:

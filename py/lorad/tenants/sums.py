@@ -46,7 +46,7 @@ def summed(rows: Iterable[UsedRow], by: tuple[str, ...]) -> dict[tuple[str, ...]
 
 def as_dicts(rows: list[UsedRow], by: tuple[str, ...]) -> list[dict[str, Any]]:
     """Sums as objects."""
-    return [dict(zip(by, key, strict=True)) | used._asdict() for key, used in summed(rows, by).items()]
+    return [dict(zip(by, key, strict=True)) | _rounded(used)._asdict() for key, used in summed(rows, by).items()]
 
 
 def as_csv(rows: list[UsedRow], by: tuple[str, ...]) -> str:
@@ -56,8 +56,13 @@ def as_csv(rows: list[UsedRow], by: tuple[str, ...]) -> str:
     writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow([*by, *Used._fields])
     for key, used in summed(rows, by).items():
-        writer.writerow([*map(_safe, key), *used])
+        writer.writerow([*map(_safe, key), *_rounded(used)])
     return text.getvalue()
+
+
+def _rounded(used: Used) -> Used:
+    """To microseconds, without the noise of sums."""
+    return used._replace(seconds=round(used.seconds, 6), load_seconds=round(used.load_seconds, 6))
 
 
 def _safe(cell: str) -> str:
