@@ -54,6 +54,22 @@ class Oracle:
         return torch.log_softmax(logits.float(), dim=-1)
 
     @torch.no_grad()
+    def scores(
+        self, prompt: Sequence[int], endings: Iterable[Sequence[int]], adapter: Path | None = None
+    ) -> list[float]:
+        """The log-probability of each ending, all of its tokens together. The prompt is computed once."""
+        found = []
+        with self._using(adapter):
+            begun = self._model(input_ids=torch.tensor([list(prompt)]), use_cache=True)
+            first, cache = begun.logits[0, -1:], begun.past_key_values
+            for ending in map(list, endings):
+                logits = self._model(input_ids=torch.tensor([ending]), past_key_values=cache).logits[0]
+                cache.crop(-len(ending))
+                logprobs = torch.log_softmax(torch.cat([first, logits[:-1]]).float(), dim=-1)
+                found.append(float(logprobs.gather(1, torch.tensor([ending]).T).sum()))
+        return found
+
+    @torch.no_grad()
     def _generate(self, prompt: list[int], tokens: int, adapter: Path | None) -> Answer:
         found: list[tuple[int, float, float]] = []
         cache = None

@@ -177,6 +177,17 @@ async def test_echo_over_http(base: Path, adapter: Path, oracle: Oracle) -> None
                     assert abs(best - float(right[place].max())) < TOLERANCE
                 assert logprobs["text_offset"] == sorted(logprobs["text_offset"])
                 assert len(choice["text"]) - len(answer) == logprobs["text_offset"][len(prompt)]
+            # lm_eval's way to score a text: it cuts the token off that it has to ask for, an end token too.
+            after = oracle.logprobs(ids[0], adapter)[-1]
+            stop = {"stop_token_ids": [int(after.argmax())], "ignore_eos": False}
+            status, body = await ask(prompt=ids[0], echo=True, logprobs=1, max_tokens=1, **stop)
+            (choice,) = body["choices"]
+            assert (choice["finish_reason"], body["usage"]["completion_tokens"]) == ("stop", 0)
+            assert len(choice["logprobs"]["tokens"]) == len(ids[0]) + 1
+            assert abs(choice["logprobs"]["token_logprobs"][-1] - float(after.max())) < TOLERANCE
+            assert choice["logprobs"]["text_offset"][-1] == len(choice["text"])
+            (choice,) = (await ask(prompt=ids[0], logprobs=1, **stop))[1]["choices"]
+            assert choice["logprobs"]["tokens"] == [], "without echo it's no part of the answer"
             text = "some words, or none"
             status, body = await ask(prompt=text, echo=True)
             assert status == 200 and body["choices"][0]["text"].startswith(text)

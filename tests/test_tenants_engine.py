@@ -148,3 +148,12 @@ def test_an_api_key_and_tenants_are_two_answers_to_one_question(base: Path) -> N
     with pytest.raises(LoradError) as refusal:
         Server(EngineConfig(model=str(base)), ServerConfig(tenants=True, api_key="one for all"))
     assert refusal.value.code == "option_conflict"
+
+
+@pytest.mark.parametrize("option", ["api_key", "control_key"])
+@pytest.mark.parametrize("key", ["se cret", "secret\n", " secret", "\udcff", "schlüssel", "\0"])
+def test_a_key_that_no_header_brings_is_refused_and_not_told(base: Path, option: str, key: str) -> None:
+    with pytest.raises(LoradError) as refusal:
+        Server(EngineConfig(model=str(base)), ServerConfig(**{option: key}))
+    assert (refusal.value.code, refusal.value.param) == ("option_form", option)
+    assert option in refusal.value.message and key not in refusal.value.message

@@ -17,6 +17,7 @@ from lorad.errors import LoradError
 from lorad.store.migrations import STEPS
 from lorad.store.state import StateFile
 from lorad.tenants.file import TenantFile, Used, UsedRow, key_hash
+from lorad.tenants.sums import as_csv, as_dicts
 from lorad.tenants.tenant import LIMIT_MAX, Limits, Tenant
 
 
@@ -210,6 +211,13 @@ def test_the_commands(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (("usage", "--by", "colour"), "option_form"),
         (("usage", "--hours", "0"), "option_range"),
         (("tenants", "set", "a", "--weight", "0"), "tenant_field"),
+        (("tenants", "remove", "\udcff"), "tenant_not_found"),
+        (("tenants", "set", "\udcff"), "tenant_field"),
+        (("tenants", "set", "a", "--adapters", "\udcff*"), "adapter_name"),
+        (("keys", "add", "--operator", "--label", "\udcff"), "tenant_field"),
+        (("keys", "add", "--operator", "--label", "a\x1b[31mred"), "tenant_field"),
+        (("keys", "add", "--operator", "--label", "a" * 257), "tenant_field"),
+        (("keys", "remove", "\udcff"), "key_not_found"),
     ],
 )
 def test_what_commands_refuse(
@@ -223,3 +231,73 @@ def test_a_file_that_is_none(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path.write_text("no database, but some text that is longer than a header")
     assert main(["tenants", "list", "--state-file", str(path)]) == 1
     assert "[state_file]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=cmd()", "'=cmd()"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@sum(a)", "'@sum(a)"),
+        (" =cmd()", "' =cmd()"),
+        ("\uff1dcmd()", "'\uff1dcmd()"),
+        ("a;=cmd()", "a;=cmd()"),
+        ('a",=cmd()', 'a",=cmd()'),
+        ("acme/devil", "acme/devil"),
+    ],
+)
+def test_a_spreadsheet_takes_no_name_for_a_formula(name: str, cell: str) -> None:
+    text = as_csv([UsedRow("b", "acme", name, 5, Used(1))], ("model",))
+    assert next(iter(list(csv.reader(io.StringIO(text)))[1])) == cell
+    quoted = cell.replace('"', '""')
+    assert text.splitlines()[1].startswith(f'"{quoted}",1,'), "in quotes, whatever separates fields where it's opened"
+
+
+def test_seconds_are_sums_without_noise() -> None:
+    rows = [UsedRow("b", "acme", "m", hour, Used(1, seconds=0.1, load_seconds=0.1)) for hour in range(3)]
+    (told,) = as_dicts(rows, ("tenant",))
+    assert (told["seconds"], told["load_seconds"]) == (0.3, 0.3) and ",0.3," in as_csv(rows, ("tenant",))
+
+
+def test_another_file_under_the_name_is_used_from_then_on(path: Path, tmp_path: Path) -> None:
+    files, other = [TenantFile(path) for _ in range(3)], TenantFile(tmp_path / "other.sqlite")
+    files[0].put(Tenant("old", 0))
+    other.put(Tenant("new", 0))
+    other.close()
+    before = files[0].version()
+    path.rename(tmp_path / "copy.sqlite")
+    (tmp_path / "other.sqlite").rename(path)
+    assert files[0].version() != before
+    for number, file in enumerate(files):  # the journals of the old file say nothing to the new one, nor later ones
+        file.put(Tenant(f"by-{number}", 0))
+    for file in (*files, TenantFile(path)):
+        assert [tenant.name for tenant in file.tenants()] == ["new", "by-0", "by-1", "by-2"]
+        file.close()
+    copy = TenantFile(tmp_path / "copy.sqlite")
+    assert [tenant.name for tenant in copy.tenants()] == ["old"], "what it had in its journal is in it"
+    copy.close()
+
+
+@pytest.mark.parametrize("pattern", ["state.sqlite", "state.sqlite*"])
+def test_a_deleted_file_is_written_anew_with_tenants_keys_and_usage(path: Path, pattern: str) -> None:
+    state, server = StateFile(path, "base"), TenantFile(path)
+    acme = server.put(Tenant("acme", 0, ("acme/*",)))
+    _, key = server.add_key("acme", "ci")
+    gone = server.put(Tenant("gone", 0)).number
+    server.remove("gone")
+    used = UsedRow("base", "acme", "m", 5, Used(1, 2, 0, 3))
+    server.add_usage([used])
+    for found in path.parent.glob(pattern):
+        found.unlink()
+    for _ in range(2):
+        with pytest.raises(LoradError, match="was deleted") as refusal:
+            server.add_usage([used])
+        assert refusal.value.code == "state_file" and not path.exists()
+    state.look()
+    server.add_usage([used])
+    assert (server.tenants(), server.keys()) == ([acme], [key])
+    assert server.usage() == [used._replace(used=used.used.plus(used.used))]
+    assert server.put(Tenant("newer", 0)).number > gone, "a number is never given again"
+    server.close()
+    state.close()

@@ -248,7 +248,7 @@ async def test_the_ledger_has_all_that_was_used(tmp_path: Path) -> None:
         assert (of_acme["requests"], of_acme["prompt_tokens"], of_acme["generation_tokens"]) == (3, 6, 12)
         assert of_acme["cached_tokens"] == 3 and of_acme["seconds"] > 0
         status, text, _ = await server.ask("operator", "GET", "/v1/usage?by=tenant&format=csv&since_hours=2")
-        assert status == 200 and text.splitlines()[0].startswith("tenant,requests,prompt_tokens")
+        assert status == 200 and text.splitlines()[0].startswith('"tenant","requests","prompt_tokens"')
         _, body, _ = await server.ask("operator", "GET", "/v1/tenants")
         assert [(one["name"], one["since_start"]["requests"]) for one in body["data"]] == [("acme", 3), ("umbrella", 1)]
         wrong = {
@@ -289,6 +289,22 @@ async def test_a_client_that_leaves_pays_for_what_was_made(tmp_path: Path) -> No
         used = ledger.totals["acme", "devil"]
         assert used._replace(seconds=0.0) == Used(1, 6, 0, 2)
         assert server.client.front.limits.in_flight(Tenant("acme", 1)) == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"Bearer ", b"Bearer", b"Bearer \xff\xfe", b"Bearer " + b"k" * 7000, "Bearer schlüssel".encode(), b"Basic a2V5"],
+)
+async def test_a_header_with_odd_bytes_is_no_key(tmp_path: Path, sent: bytes) -> None:
+    async with tenants(tmp_path) as server:
+        host, port = server.client.address.removeprefix("http://").split(":")
+        for path in (b"/v1/models", b"/v1/usage"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: " + sent)
+            writer.write(b"\r\n\r\n")
+            answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 401 "), answer[:200]
 
 
 async def test_without_tenants_all_is_as_it_was(tmp_path: Path) -> None:

@@ -342,12 +342,12 @@ class Engine:
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
         self._sampling.pop(request, None)
         grammar_error = self.worker.forget(request)
-        scores = self.worker.prompt_scores.take(request)
+        scores, stop_token = self.worker.prompt_scores.take(request), None
         if reason == "stop":
             # The core tells of the stop token too; it isn't part of the answer.
             for index in range(len(tokens) - 1, -1, -1):
                 if tokens[index].id == request:
-                    del tokens[index]
+                    stop_token = tokens.pop(index)
                     break
         error = None
         if reason not in ("stop", "length", "aborted"):
@@ -364,6 +364,7 @@ class Engine:
             cached_tokens=told["cached_tokens"] if told else 0,
             prompt_logprobs=scores,
             waits=self._paged_in.waits(told) if told else None,
+            stop_token=stop_token if stop_token is not None and stop_token.logprobs is not None else None,
         )
 
     def _check_open(self) -> None:

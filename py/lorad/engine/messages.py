@@ -228,6 +228,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: list[TokenLogprobs] = []
     waits: Waits | None = None
     """None: it was refused, or nothing is known of it any more."""
+    stop_token: Token | None = None
+    """The one that ended it, if log-probabilities were asked for."""
 
 
 class Failure(msgspec.Struct, frozen=True):

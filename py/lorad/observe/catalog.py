@@ -210,7 +210,7 @@ ADAPTER_MADE = Metric(
     "lorad:adapter_generation_tokens", "counter", "Tokens made by sequences that have ended, by adapter.", ("adapter",)
 )
 
-TENANT_REQUESTS = Metric("lorad:tenant_requests", "counter", "Requests that have ended, by tenant.", ("tenant",))
+TENANT_REQUESTS = Metric("lorad:tenant_requests", "counter", "Requests that its usage counts, by tenant.", ("tenant",))
 TENANT_PROMPT = Metric("lorad:tenant_prompt_tokens", "counter", "Their prompt tokens.", ("tenant",))
 TENANT_CACHED = Metric("lorad:tenant_cached_tokens", "counter", "Of them, tokens from the prefix cache.", ("tenant",))
 TENANT_MADE = Metric("lorad:tenant_generation_tokens", "counter", "Tokens made for them.", ("tenant",))

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from lorad.observe import logs
-from lorad.observe.metrics import Metrics, Used
+from lorad.observe.metrics import Metrics
 from lorad.observe.record import CLIENT_LEFT, RECORD, REQUEST_ID, Record, request_id
 from lorad.observe.tracing import HEADERS, Tracing
 from lorad.server.failures import Handler
@@ -66,9 +66,6 @@ class Observer:
     def _tell(self, record: Record) -> None:
         refused = "" if record.status == CLIENT_LEFT else record.code
         self.metrics.answered(record.route, record.status, refused)
-        if record.tenant and record.generation is not None:
-            usage = record.generation.usage
-            self.metrics.used(Used(record.tenant, usage.prompt, usage.cached, usage.completion))
         if self._log_requests:
             logs.access(record.fields())
         if self._tracing is not None:

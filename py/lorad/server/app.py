@@ -26,6 +26,7 @@ from lorad.errors import LoradError, Unavailable
 from lorad.observe.listener import Scrapes
 from lorad.observe.logs import fault
 from lorad.observe.metrics import Metrics
+from lorad.observe.metrics import Used as TenantUse
 from lorad.observe.observer import Observer
 from lorad.observe.record import RECORD, note
 from lorad.observe.tracing import Tracing
@@ -231,17 +232,16 @@ class Front:
             await self.combinations.check(ask.adapters, partial(self.names.exact, tenant))
         return (ask if name == ask.model else dataclasses.replace(ask, model=name)), target
 
-    def _spend(self, tenant: Tenant, generation: Generation) -> None:
-        """What a request has cost its tenant, at its end."""
-        usage = generation.usage
-        self.limits.spend(tenant, usage.completion)
+    def _book(self, tenant: Tenant, generation: Generation, seconds: float) -> None:
+        """Writes down what a request has cost its tenant."""
+        usage, name = generation.usage, generation.target.name
+        if tenant.name:
+            self.metrics.used(TenantUse(tenant.name, usage.prompt, usage.cached, usage.completion))
         if self.ledger is not None:
-            seconds = asyncio.get_running_loop().time() - generation.began
             loads = [choice.waits for choice in generation.choices if choice.waits and choice.waits.load_bytes]
             load_bytes, load_seconds = sum(one.load_bytes for one in loads), sum(one.load_s for one in loads)
             tokens = usage.prompt, usage.cached, usage.completion
-            used = Used(1, *tokens, seconds, len(loads), load_bytes, load_seconds)
-            self.ledger.add(tenant.name, generation.target.name, used)
+            self.ledger.add(tenant.name, name, Used(1, *tokens, seconds, len(loads), load_bytes, load_seconds))
 
     def _check_engine(self) -> None:
         fault = self.handle.fault
@@ -279,7 +279,8 @@ class Front:
         self.in_flight.add(generation)
         for name in target.adapters:
             self.registry.use(name)
-        self.limits.spend(tenant, sum(map(len, prompts.ids)))
+        read, answered = sum(map(len, prompts.ids)), True
+        self.limits.spend(tenant, read)
         try:
             generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
             if ask.stream:
@@ -288,11 +289,19 @@ class Front:
             told = explained(generation) if ask.explain else None
             body = form.whole(generation.choices, generation.usage, told)
             return web.Response(body=body, content_type="application/json")
+        except LoradError:
+            answered = False
+            raise
         finally:
             # A client that left, an error, or simply the end: nothing of this request stays in the engine.
             generation.close()
-            self._spend(tenant, generation)
             self.in_flight.discard(generation)
+            made = generation.usage.completion
+            # What the engine refused has cost nothing; what an error took away isn't paid for.
+            self.limits.spend(tenant, made if answered or made else -read)
+            if answered:
+                seconds = asyncio.get_running_loop().time() - generation.began
+                generation.when_settled(partial(self._book, tenant, generation, seconds))
 
     async def _stream(self, request: web.Request, generation: Generation, form: Format) -> web.StreamResponse:
         # Until the first news nothing is sent, so that a refusal by the engine still has its own status.

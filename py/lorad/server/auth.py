@@ -11,7 +11,7 @@ import hmac
 from aiohttp import web
 
 from lorad.control.routes import PREFIXES as CONTROL_PREFIXES
-from lorad.errors import Forbidden, Unauthorized
+from lorad.errors import Forbidden, InvalidRequest, Unauthorized
 from lorad.observe.record import RECORD
 from lorad.page.files import FILES
 from lorad.page.overview import PREFIX as OVERVIEW_PREFIX
@@ -30,6 +30,19 @@ _FOR_OPERATORS = (*CONTROL_PREFIXES, *TENANT_PREFIXES, OVERVIEW_PREFIX)
 
 _TELLS_OF_ALL = "/metrics"
 """Where there are tenants, it's for operators."""
+
+
+def check_key(option: str, key: str) -> None:
+    """Refuses a key that a header can't bring as it is, as one with the line end of the file that it was read from: it
+    would open nothing. The message doesn't tell the key."""
+    for place, letter in enumerate(key, 1):
+        if not (letter.isascii() and letter.isprintable()) or letter == " ":
+            raise InvalidRequest(
+                f"{option}: ASCII characters without blanks and line ends, as it's sent in a header; "
+                f"character {place} of {len(key)} is none",
+                code="option_form",
+                param=option,
+            )
 
 
 def key_check(api_key: str, control_key: str = "", directory: Directory | None = None) -> object:

@@ -7,7 +7,7 @@ not anybody is reading. The handler wakes once per read from the engine, not onc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lorad.engine.frames import error_of
@@ -120,6 +120,9 @@ class Generation:
         self.tenant = tenant
         self._loop = asyncio.get_running_loop()
         self._by_id: dict[int, Choice] = {}
+        self._owed: dict[int, Choice] = {}
+        """Those whose end the engine hasn't told yet, those that were given up too."""
+        self._on_settled: Callable[[], None] | None = None
         self._pieces: list[Piece] = []
         self._error: LoradError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -140,7 +143,7 @@ class Generation:
                     Generate(choice.request_id, prompt, sampling, target.generation, self.tenant, after=first), self
                 )
                 first = first or choice.request_id
-                self._by_id[choice.request_id] = choice
+                self._by_id[choice.request_id] = self._owed[choice.request_id] = choice
                 self._metrics.began(target.name)
 
     def close(self) -> None:
@@ -156,6 +159,11 @@ class Generation:
             self._error = error
             self.close()
             self.flush()
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Calls `then` once the engine has told what each sequence cost: of those that were given up, later."""
+        self._on_settled = then
+        self._settle()
 
     @property
     def standing(self) -> tuple[int, int]:
@@ -232,12 +240,21 @@ class Generation:
 
     def finished(self, end: Finished) -> None:
         """One choice has ended."""
-        choice = self._by_id.get(end.id)
+        choice = self._owed.pop(end.id, None)
         if choice is None:
             return
         choice.cached, choice.waits, choice.prompt_scores = end.cached_tokens, end.waits, end.prompt_logprobs
+        if end.id in self._by_id:
+            self._finish(choice, end)
+        self._settle()
+
+    def _finish(self, choice: Choice, end: Finished) -> None:
         if choice.stream.stopped or end.reason in ("stop", "length"):
             self._end(choice, end.reason)
+            last = end.stop_token
+            if self.ask.echo and last is not None and last.logprobs is not None and self.ask.logprobs >= 0:
+                # Who scores a text by `echo` asks for one token and cuts it off, whichever it is.
+                choice.entries.append(Entry(last.token, len(choice.text), last.logprobs))
             return
         self._count(choice, "error")
         del self._by_id[end.id]
@@ -251,21 +268,26 @@ class Generation:
 
     def failed(self, request_id: int, error: LoradError) -> None:
         """The engine is gone."""
+        self._owed.pop(request_id, None)
         choice = self._by_id.get(request_id)
-        if choice is None:
-            return
-        if choice.stream.stopped:
+        if choice is not None and choice.stream.stopped:
             self._end(choice, "stop")
-        else:
+        elif choice is not None:
             del self._by_id[request_id]
             self._count(choice, "error")
             self._error = self._error or error
+        self._settle()
 
     def flush(self) -> None:
         """Wakes the handler if it has something to do: a stream's news, or the end."""
         waiter = self._waiter
         if waiter is not None and not waiter.done() and (self._pieces or not self._by_id):
             waiter.set_result(None)
+
+    def _settle(self) -> None:
+        if not self._owed and self._on_settled is not None:
+            then, self._on_settled = self._on_settled, None
+            then()
 
     def _take(self, choice: Choice, text: str, entry: Entry | None = None) -> None:
         """Text that may go out, and the entry of the token that it came with."""

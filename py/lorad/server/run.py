@@ -31,6 +31,7 @@ from lorad.named_file import expanded
 from lorad.observe.logs import configure
 from lorad.observe.tracing import make_tracing
 from lorad.server.app import Front, make_app
+from lorad.server.auth import check_key
 from lorad.server.registry import Registry
 from lorad.server.revival import Revival
 from lorad.store.state import state_path
@@ -67,6 +68,8 @@ class Server:
             raise InvalidRequest(
                 "api_key: with --tenants keys are made by `lorad keys add`", code="option_conflict", param="api_key"
             )
+        check_key("api_key", server_config.api_key)
+        check_key("control_key", server_config.control_key)
         if server_config.metrics_port and server_config.metrics_port == server_config.port:
             raise InvalidRequest(
                 f"metrics_port: a port of its own, got {server_config.port}, which is --port",
@@ -239,9 +242,9 @@ class Server:
             await self.front.close()
         if self.manager is not None:
             await self.manager.close()
-        if self.tenancy is not None:
-            await self.tenancy.stop()
         await self.engine.stop()
+        if self.tenancy is not None:  # the engine's last words tell what requests have cost that were given up
+            await self.tenancy.stop()
         for bound in self._sockets:
             bound.close()
 

@@ -4,8 +4,7 @@ Every change is on the disk when its call returns. What a server was killed in t
 not at all: one statement a change.
 
 A file that is deleted or replaced beneath a running server is noticed by its inode. What the server was asked for
-stands: it's written anew, in place of this base's rows in whatever is there now. SQLite by itself would go on writing
-to the file that has no name any more.
+stands: it's written anew, in place of this base's rows in whatever is there now.
 """
 
 from __future__ import annotations
@@ -17,19 +16,17 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lorad.errors import Unavailable
 from lorad.models.files import data_folder
-from lorad.store.migrations import migrate
+from lorad.store.opened import BUSY_SECONDS, Opened, identity
+from lorad.store.rescue import Rescued
 
 log = logging.getLogger("lorad.server")
 
 STATE_FILE = "state.sqlite"
 """In the data folder, unless an option says else."""
-
-BUSY_SECONDS = 10.0
-"""How long a change waits for another server's, on another base, in the same file."""
 
 
 def state_path(option: str) -> Path:
@@ -54,10 +51,6 @@ class AdapterRow(NamedTuple):
     wanted_pinned: bool
 
 
-Rows = dict[str, list[tuple[Any, ...]]]
-"""By table."""
-
-
 class StateFile:
     """One base's rows of a SQLite file. Not thread-safe: one thread makes all calls after the first.
 
@@ -70,17 +63,17 @@ class StateFile:
         self._now = now
         self._path = path
         self._lock: int | None = None
-        self._lost: Rows | None = None
+        self._lost: Rescued | None = None
         """What was in a file that is gone and couldn't be written anew yet."""
         self._open()
 
     def adapters(self) -> list[AdapterRow]:
         """All names, in the order in which they were first asked for."""
-        return [row for _, row in _rows(self._database, "WHERE base = ?", self._base)]
+        return [row for _, row in _rows(self._opened.database, "WHERE base = ?", self._base)]
 
     def aliases(self) -> dict[str, str]:
         """Aliases and what they stand for."""
-        rows = self._database.execute("SELECT alias, target FROM aliases WHERE base = ?", (self._base,))
+        rows = self._opened.database.execute("SELECT alias, target FROM aliases WHERE base = ?", (self._base,))
         return dict(rows.fetchall())
 
     def want(self, name: str, source: str, digest: str, *, pinned: bool) -> None:
@@ -135,15 +128,15 @@ class StateFile:
 
     def close(self) -> None:
         """Lets another server of the same base have the file."""
-        self._database.close()
+        self._opened.close()
         if self._lock is not None:
             os.close(self._lock)
 
     def look(self) -> None:
         """Whether the file is still the one that was opened; if not, writes all anew. Each change looks by itself."""
         if self._lost is None:
-            there = _identity(self._path)
-            if there == self._identity:
+            there = identity(self._path)
+            if there == self._opened.identity:
                 return
             how = "deleted" if there is None else "replaced by another"
             log.error("the state file %s was %s: what was asked for is written anew", self._path, how)
@@ -153,53 +146,35 @@ class StateFile:
                 raise Unavailable(f"what the state file had can't be read: {error}", code="state_write") from None
         self._open()
         try:
-            self._database.execute("BEGIN IMMEDIATE")
-            for table, rows in self._lost.items():
-                self._database.execute(f"DELETE FROM {table} WHERE base = ?", (self._base,))
-                for row in rows:
-                    marks = ", ".join("?" * len(row))
-                    # Another base's server may have written its own meanwhile.
-                    self._database.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", row)
-            self._database.execute("COMMIT")
+            self._lost.write(self._opened.database)
         except sqlite3.Error as error:
-            self._database.close()
+            self._opened.close()
             raise Unavailable(f"the state file can't be written anew: {error}", code="state_write") from None
         self._lost = None
 
-    def _rescue(self, *, deleted: bool) -> Rows:
-        """All rows of a file that has no name any more; of one that was replaced, this base's. Closes it."""
-        where, values = ("", ()) if deleted else ("WHERE base = ?", (self._base,))
-        rows = {
-            table: self._database.execute(f"SELECT * FROM {table} {where}", values).fetchall()
-            for table in ("adapters", "aliases")
-        }
-        # Its journal may still have its name, and must say nothing to the file that has the name now. It has to be
-        # closed before that one is opened: they would share the journal's index.
-        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self._database.close()
-        return rows
+    def _rescue(self, *, deleted: bool) -> Rescued:
+        """What was in a file that has no name any more. Closes it."""
+        rescued = Rescued(self._opened.database, self._base, deleted=deleted)
+        self._opened.leave()
+        return rescued
 
     def _open(self) -> None:
         path = self._path
         lock = path.with_name(f"{path.name}.{self._base[:16]}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if self._lock is None or _identity(lock) != _identity(self._lock):
+            if self._lock is None or identity(lock) != identity(self._lock):
                 held, self._lock = self._lock, _locked(lock, path)
                 if held is not None:
                     os.close(held)
-            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            migrate(self._database, str(path))
-            self._identity = _identity(path)
+            self._opened = Opened(path)
         except (OSError, sqlite3.Error) as error:
             raise Unavailable(f"the state file {path} can't be used: {error}", code="state_file") from None
 
     def _change(self, statement: str, values: tuple[object, ...]) -> None:
         self.look()
         try:
-            self._database.execute(statement, values)
+            self._opened.database.execute(statement, values)
         except sqlite3.Error as error:
             raise Unavailable(f"it can't be written down in the state file: {error}", code="state_write") from None
 
@@ -223,15 +198,6 @@ def _rows(database: sqlite3.Connection, where: str, *values: str) -> list[tuple[
         (base, AdapterRow(name, source, digest, generation, bool(pinned), wanted, wanted_digest, bool(wanted_pinned)))
         for base, name, source, digest, generation, pinned, wanted, wanted_digest, wanted_pinned in rows
     ]
-
-
-def _identity(file: Path | int) -> tuple[int, int] | None:
-    """Device and inode of a path or descriptor; None: nothing is there."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _locked(lock: Path, path: Path) -> int:

@@ -31,7 +31,7 @@ class Directory:
         """`on_tenants`: told of all tenants when they were read, before a key of theirs opens anything."""
         self._file = file
         self._on_tenants = on_tenants
-        self._version: int | None = None
+        self._version: object = None
         self._holders: dict[str, Holder] = {}
         self._tenants: dict[int, Tenant] = {}
         self._looking: asyncio.Task[None] | None = None

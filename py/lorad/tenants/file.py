@@ -1,6 +1,8 @@
 """`TenantFile`: tenants, keys and usage in the state file, for a server that reads it and commands that change it.
 
 Several processes may have the file open: each call is one transaction, and a server notices what commands change.
+Each call looks whether the name still leads to the file that was opened. Another one that has the name is used from
+then on; where none has it, calls are refused until the server's `StateFile` has written all anew.
 """
 
 from __future__ import annotations
@@ -10,14 +12,14 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from lorad.errors import Conflict, NotFound, Unavailable
-from lorad.store.migrations import migrate
-from lorad.store.state import BUSY_SECONDS
-from lorad.tenants.tenant import Limits, Tenant, check_tenant
+from lorad.store.opened import Opened, identity
+from lorad.tenants.tenant import Limits, Tenant, check_label, check_tenant
 
 KEY_PREFIX = "lorad-"
 ID_DIGITS = 12
@@ -86,27 +88,24 @@ class TenantFile:
         self._path = path
         with self._refusals():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.execute("PRAGMA foreign_keys = ON")
-            migrate(self._database, str(path))
+            self._opened: Opened | None = Opened(path)
 
     def close(self) -> None:
         """Lets go of the file."""
-        self._database.close()
+        if self._opened is not None:
+            self._opened.close()
 
-    def version(self) -> int:
-        """Another number whenever another process has changed something."""
-        with self._refusals():
-            return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+    def version(self) -> object:
+        """Another one whenever another process has changed something, or put another file in the place of this one."""
+        with self._using() as database:
+            return identity(self._path), database.execute("PRAGMA data_version").fetchone()[0]
 
     # tenants
 
     def tenants(self) -> list[Tenant]:
         """All of them, by number."""
-        with self._refusals():
-            rows = self._database.execute(
+        with self._using() as database:
+            rows = database.execute(
                 f"SELECT name, number, adapters, base, weight, {_LIMITS} FROM tenants ORDER BY number"
             ).fetchall()
         return [
@@ -128,8 +127,8 @@ class TenantFile:
         columns = ["name", "adapters", "base", "weight", *limits]
         values = [tenant.name, json.dumps(tenant.adapters), tenant.base, tenant.weight, *limits.values()]
         changes = ", ".join(f"{column} = excluded.{column}" for column in columns[1:])
-        with self._refusals():
-            self._database.execute(
+        with self._using() as database:
+            database.execute(
                 f"INSERT INTO tenants ({', '.join(columns)}, created) VALUES ({'?, ' * len(values)}?) "
                 f"ON CONFLICT (name) DO UPDATE SET {changes}",
                 (*values, self._now()),
@@ -138,10 +137,9 @@ class TenantFile:
 
     def remove(self, name: str) -> None:
         """Takes a tenant and its keys away; its usage stays."""
-        with self._refusals():
-            removed = self._database.execute("DELETE FROM tenants WHERE name = ?", (name,)).rowcount
-        if not removed:
-            raise NotFound(f"there is no tenant {name!r}", code="tenant_not_found", param="tenant")
+        number = self.tenant(name).number
+        with self._using() as database:
+            database.execute("DELETE FROM tenants WHERE number = ?", (number,))
 
     # keys
 
@@ -149,16 +147,17 @@ class TenantFile:
         """Makes a key, of a tenant or of an operator. It's told this once: the file has its hash."""
         if tenant is not None:
             self.tenant(tenant)
+        check_label(label)
         key = KEY_PREFIX + secrets.token_urlsafe(32)
         row = KeyRow(key_hash(key), tenant, label, self._now())
-        with self._refusals():
-            self._database.execute("INSERT INTO keys (hash, tenant, label, created) VALUES (?, ?, ?, ?)", row)
+        with self._using() as database:
+            database.execute("INSERT INTO keys (hash, tenant, label, created) VALUES (?, ?, ?, ?)", row)
         return key, row
 
     def keys(self) -> list[KeyRow]:
         """All of them, oldest first."""
-        with self._refusals():
-            rows = self._database.execute("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash")
+        with self._using() as database:
+            rows = database.execute("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash")
             return [KeyRow(*row) for row in rows.fetchall()]
 
     def remove_key(self, id: str) -> KeyRow:
@@ -169,8 +168,8 @@ class TenantFile:
         if len(found) > 1:
             ids = ", ".join(row.id for row in found)
             raise Conflict(f"{len(found)} keys begin with {id!r}: {ids}", code="key_ambiguous", param="key")
-        with self._refusals():
-            self._database.execute("DELETE FROM keys WHERE hash = ?", (found[0].hash,))
+        with self._using() as database:
+            database.execute("DELETE FROM keys WHERE hash = ?", (found[0].hash,))
         return found[0]
 
     # usage
@@ -179,43 +178,49 @@ class TenantFile:
         """Adds to the ledger, all or nothing."""
         columns = ["base", "tenant", "model", "hour", *Used._fields]
         sums = ", ".join(f"{column} = {column} + excluded.{column}" for column in Used._fields)
-        with self._refusals():
-            self._database.execute("BEGIN IMMEDIATE")
+        with self._using() as database:
+            database.execute("BEGIN IMMEDIATE")
             try:
-                self._database.executemany(
+                database.executemany(
                     f"INSERT INTO usage ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
                     f"ON CONFLICT (base, tenant, model, hour) DO UPDATE SET {sums}",
                     [(row.base, row.tenant, row.model, row.hour, *row.used) for row in rows],
                 )
+                database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if database.in_transaction:  # SQLite itself ends one that met a full disk
+                    database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
 
     def usage(self, since_hour: int = 0) -> list[UsedRow]:
         """The ledger from an hour on, in order."""
         columns = ", ".join(Used._fields)
-        with self._refusals():
-            rows = self._database.execute(
+        with self._using() as database:
+            rows = database.execute(
                 f"SELECT base, tenant, model, hour, {columns} FROM usage WHERE hour >= ? "
                 "ORDER BY hour, tenant, model, base",
                 (since_hour,),
             ).fetchall()
         return [UsedRow(base, tenant, model, hour, Used(*used)) for base, tenant, model, hour, *used in rows]
 
-    def _refusals(self) -> _Refusals:
-        return _Refusals(self._path)
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        """The file that has the name now."""
+        with self._refusals():
+            there = identity(self._path)
+            if self._opened is not None and self._opened.identity != there:
+                self._opened.leave()
+                self._opened = None
+            if there is None:
+                raise FileNotFoundError("it was deleted; a server that uses it writes it anew")
+            if self._opened is None:
+                self._opened = Opened(self._path)
+            yield self._opened.database
 
-
-class _Refusals:
-    """SQLite's errors as refusals."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | sqlite3.Error):
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Errors of SQLite and the system as refusals."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
             raise Unavailable(f"the state file {self._path} can't be used: {error}", code="state_file") from None

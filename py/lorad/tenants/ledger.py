@@ -52,6 +52,12 @@ class Ledger:
         async with self._turn:
             await self._write()
 
+    async def rows(self, since_hour: int) -> list[UsedRow]:
+        """The ledger from an hour on, with what was used until now, as far as that can be written."""
+        async with self._turn:
+            await self._write()
+            return await asyncio.to_thread(self._file.usage, since_hour)
+
     async def _write(self) -> None:
         sums, self._sums = self._sums, {}
         if not sums:

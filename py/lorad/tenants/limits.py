@@ -35,7 +35,7 @@ class Bucket:
         return max(1.0 - self._left, 0.0) / per_second
 
     def take(self, count: int) -> None:
-        """Takes so much, whether it's there or not."""
+        """Takes so much, whether it's there or not; below 0, gives back."""
         if self._limit:
             self._left -= count
 
@@ -100,7 +100,7 @@ class TenantLimits:
             standing.adapters += Counter()  # forgets those that are at 0
 
     def spend(self, tenant: Tenant, tokens: int) -> None:
-        """Tokens that were read or made for a request. More than is left is owed."""
+        """Tokens that were read or made for a request; below 0: they weren't, after all. More than is left is owed."""
         self._of(tenant).tokens.take(tokens)
 
     def in_flight(self, tenant: Tenant) -> int:

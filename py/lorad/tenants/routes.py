@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -49,8 +48,7 @@ class TenantRoutes:
             )
         if form not in (None, "json", "csv"):
             raise InvalidRequest(f"format: json or csv, got {shown(form)}", code="query_field", param="format")
-        await self._tenancy.ledger.write()
-        rows = await asyncio.to_thread(self._tenancy.rows, None if hours is None else int(hours))
+        rows = await self._tenancy.rows(None if hours is None else int(hours))
         if form == "csv":
             return web.Response(text=as_csv(rows, by), content_type="text/csv")
         return json_response({"object": "list", "data": as_dicts(rows, by)})

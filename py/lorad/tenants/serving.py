@@ -20,7 +20,7 @@ class Tenancy:
 
     def __init__(self, path: Path, handle: EngineHandle, *, now: Callable[[], float] = time.time) -> None:
         """`path`: the state file."""
-        self._path, self._handle, self._now = path, handle, now
+        self._handle, self._now = handle, now
         # One for the loop that reads, one for the thread that writes.
         self._read, self._written = TenantFile(path), TenantFile(path)
         self.directory = Directory(self._read, self._tell)
@@ -39,13 +39,9 @@ class Tenancy:
         self._told.clear()
         await self._tell(self.directory.tenants)
 
-    def rows(self, hours: int | None) -> list[UsedRow]:
-        """The ledger of the last so many hours (None: all of it), as far as it's written. For any thread."""
-        file = TenantFile(self._path)
-        try:
-            return file.usage(first_hour(self._now(), hours))
-        finally:
-            file.close()
+    async def rows(self, hours: int | None) -> list[UsedRow]:
+        """The ledger of the last so many hours (None: all of it), with what was used until now."""
+        return await self.ledger.rows(first_hour(self._now(), hours))
 
     async def stop(self) -> None:
         """Writes what was used; keys open nothing new from now on."""

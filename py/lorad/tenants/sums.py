@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -45,19 +46,26 @@ def summed(rows: Iterable[UsedRow], by: tuple[str, ...]) -> dict[tuple[str, ...]
 
 def as_dicts(rows: list[UsedRow], by: tuple[str, ...]) -> list[dict[str, Any]]:
     """Sums as objects."""
-    return [dict(zip(by, key, strict=True)) | used._asdict() for key, used in summed(rows, by).items()]
+    return [dict(zip(by, key, strict=True)) | _rounded(used)._asdict() for key, used in summed(rows, by).items()]
 
 
 def as_csv(rows: list[UsedRow], by: tuple[str, ...]) -> str:
     """Sums as a table with a heading."""
     text = io.StringIO()
-    writer = csv.writer(text)
+    # Names in quotes: what separates fields in some countries may be in them.
+    writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow([*by, *Used._fields])
     for key, used in summed(rows, by).items():
-        writer.writerow([*map(_safe, key), *used])
+        writer.writerow([*map(_safe, key), *_rounded(used)])
     return text.getvalue()
 
 
+def _rounded(used: Used) -> Used:
+    """To microseconds, without the noise of sums."""
+    return used._replace(seconds=round(used.seconds, 6), load_seconds=round(used.load_seconds, 6))
+
+
 def _safe(cell: str) -> str:
-    """Names are their owners' choice, and some programs take a cell that begins so for a formula."""
-    return "'" + cell if cell[:1] in ("=", "+", "-", "@") else cell
+    """Names are their owners' choice, and some programs take a cell that begins so for a formula, full width or not,
+    and behind blanks."""
+    return "'" + cell if unicodedata.normalize("NFKC", cell).lstrip()[:1] in ("=", "+", "-", "@") else cell

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from lorad.adapters.name import check_name
 from lorad.errors import InvalidRequest
+from lorad.models.fields import shown
 
 NAME_LENGTH_MAX = 64
+LABEL_LENGTH_MAX = 256
 WEIGHT_MAX = 1000
 LIMIT_MAX = (1 << 32) - 1
 """Of any limit: what the core counts with."""
@@ -70,6 +72,12 @@ def check_tenant(name: str, adapters: Sequence[str], weight: int, limits: Limits
     for field, value in limits._asdict().items():
         if not 0 <= value <= LIMIT_MAX:
             raise _wrong(field, f"0 to {LIMIT_MAX}, got {value}")
+
+
+def check_label(label: str) -> None:
+    """Refuses what no key may have for a label."""
+    if not label.isprintable() or len(label) > LABEL_LENGTH_MAX:
+        raise _wrong("label", f"up to {LABEL_LENGTH_MAX} printable characters, got {shown(label)}")
 
 
 def _wrong(field: str, rest: str) -> InvalidRequest:
