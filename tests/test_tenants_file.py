@@ -145,6 +145,27 @@ def test_usage_adds_up_over_writers(path: Path) -> None:
     assert [row.hour for row in TenantFile(path).usage(since_hour=6)] == [6]
 
 
+def test_many_may_make_the_file_at_once(tmp_path: Path) -> None:
+    """Each of 40 files is made by four threads at once: none is told that it's locked."""
+    failures: list[Exception] = []
+
+    def make(file: Path, start: threading.Barrier) -> None:
+        start.wait()
+        try:
+            TenantFile(file).close()
+        except Exception as error:
+            failures.append(error)
+
+    for number in range(40):
+        start = threading.Barrier(4)
+        threads = [threading.Thread(target=make, args=(tmp_path / f"{number}.sqlite", start)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
 def test_a_state_file_of_before_tenants_is_brought_on_and_kept(path: Path) -> None:
     database = sqlite3.connect(path)
     database.executescript(STEPS[0] + "; PRAGMA user_version = 1;")

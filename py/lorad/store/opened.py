@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 from lorad.store.migrations import migrate
 
 BUSY_SECONDS = 10.0
 """How long a change waits for another process's in the same file."""
+
+BUSY_PAUSE_SECONDS = 0.01
 
 Identity = tuple[int, int]
 
@@ -27,11 +30,27 @@ class Opened:
         self._path = path
         self._journals = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
         self.database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        self.database.execute("PRAGMA journal_mode = WAL")
+        try:
+            self._use_journal()
+        except BaseException:
+            self.database.close()
+            raise
         self.database.execute("PRAGMA synchronous = FULL")
         self.database.execute("PRAGMA foreign_keys = ON")
         migrate(self.database, str(path))
         self.identity, self._own_journals = identity(path), [identity(one) for one in self._journals]
+
+    def _use_journal(self) -> None:
+        """SQLite waits for others with everything but this, where two open a new file at once."""
+        ends = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self.database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > ends:
+                    raise
+                time.sleep(BUSY_PAUSE_SECONDS)
 
     def close(self) -> None:
         """Lets go of it."""
