@@ -177,6 +177,19 @@ async def test_an_answer_that_cant_be_told_of_is_given_all_the_same(stream: io.S
     assert "a request couldn't be told of: OSError" in stream.getvalue()
 
 
+async def test_what_is_no_http_is_no_line(stream: io.StringIO) -> None:
+    logs.configure("text", "info", access=True, stream=stream)
+    async with serving() as client:
+        host, port = client.address.removeprefix("http://").split(":")
+        for header in ("Content-Length: ", "Content-Length: -1", "X: \x00", "Transfer-Encoding: what"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"POST /v1/completions HTTP/1.1\r\nAuthorization: secret\r\n{header}\r\n\r\n".encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.0 400") or b" 400 " in await reader.read()
+            writer.close()
+        await client.alive()
+    assert "Traceback" not in stream.getvalue() and "secret" not in stream.getvalue()
+
+
 async def test_adapters_that_come_and_go_are_told_at_level_info(stream: io.StringIO) -> None:
     logs.configure("text", "info", stream=stream)
     async with serving(adapters=()) as client:

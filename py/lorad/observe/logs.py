@@ -59,6 +59,14 @@ def configure(form: LogFormat, level: LogLevel, *, access: bool = False, stream:
     root.setLevel(logging.WARNING)
     logging.getLogger("lorad").setLevel(level.upper())
     logging.getLogger(ACCESS).setLevel(logging.INFO if access else logging.WARNING)
+    logging.getLogger("aiohttp.server").addFilter(_is_http)
+
+
+def _is_http(record: logging.LogRecord) -> bool:
+    """Not what the library says of bytes that are no HTTP: it's the client's fault, and its line has them, a key among
+    them maybe."""
+    # By the module's name, as the engine's process has no aiohttp.
+    return not (record.exc_info and type(record.exc_info[1]).__module__ == "aiohttp.http_exceptions")
 
 
 def access(fields: dict[str, Any]) -> None:
