@@ -19,6 +19,7 @@ from lorad.adapters.parts import NEED_BASE, check_parts, parse_part
 from lorad.adapters.peft_config import PeftConfig, parse_config
 from lorad.adapters.read import AdapterFiles
 from lorad.adapters.reject import readable, reject
+from lorad.adapters.size import Size
 from lorad.adapters.targets import check_targets
 from lorad.adapters.trained import rows_pair, trained_rows, whole_pair
 from lorad.lazy import torch
@@ -33,9 +34,6 @@ _SHOWN = 3
 
 _ROUNDING = 1e-5
 """A factor that is nearer to 1 has no effect."""
-
-_LARGEST = 1e30
-"""Of ‖A‖, ‖B‖, vectors and what they make together: f32 ends at 3.4e38, and activations are to be multiplied by it."""
 
 
 class Pair(NamedTuple):
@@ -88,7 +86,11 @@ def check_adapter(
         widest = _widest(tensors[pair.keys[half]].dtype for pair in pairs for half in "AB" if half in pair.keys)
     modules = tuple(_module(pair, config, peft, tensors, widest, base) for pair in pairs)
     for pair, module in zip(pairs, modules, strict=True):
-        _check_size(pair, module)
+        if not (size := Size.of(module)).fits:
+            key = next(iter(pair.keys.values()))
+            raise reject(
+                "adapter_not_finite", f"tensor {key}: its values are too large to be computed with in f32: {size}"
+            )
     if not allow_no_effect and not any(_has_effect(module) for module in modules):
         raise reject("adapter_no_effect", "it has no effect: B · A or the scale is zero in every module")
     element = element_of(widest)
@@ -260,22 +262,6 @@ def _check_shape(key: str, entry: Entry, wanted: tuple[int, int], meaning: str) 
 def _is_finite(tensor: torch.Tensor) -> bool:
     # A sum is quick, and has no way to hide what isn't finite; of huge numbers it may overflow by itself.
     return bool(torch.isfinite(tensor.sum(dtype=torch.float32))) or bool(torch.isfinite(tensor).all())
-
-
-def _check_size(pair: Pair, module: ModuleLora) -> None:
-    """Every value may be finite and every answer NaN all the same."""
-    a, b = (float(torch.linalg.vector_norm(half, dtype=torch.float64)) for half in (module.a, module.b))
-    gain = 1.0 if module.gain is None else float(module.gain.abs().max())
-    bias = 0.0 if module.bias is None else float(module.bias.abs().max())
-    between = abs(module.scale) * a  # the scale comes before B, so a B of zeros doesn't undo it: ∞ · 0 is NaN
-    together = between * b
-    if max(a, b, between, together, gain, together * gain, bias) > _LARGEST:
-        raise reject(
-            "adapter_not_finite",
-            f"tensor {next(iter(pair.keys.values()))}: its values are too large to be computed with in f32: "
-            f"‖A‖ = {a:.3g}, ‖B‖ = {b:.3g}, scale {module.scale:g}, factor {gain:.3g}, bias {bias:.3g}; at most "
-            f"{_LARGEST:g}",
-        )
 
 
 def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

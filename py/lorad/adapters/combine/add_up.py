@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lorad.adapters.checked import CheckedAdapter, ModuleLora
 from lorad.adapters.combine.weighted import Term, generation_of, in_order, spelt
 from lorad.adapters.image import AdapterImage
+from lorad.adapters.size import Size
 from lorad.adapters.unpack import outlines, unpack
 from lorad.errors import InvalidRequest
 from lorad.lazy import torch
@@ -31,7 +32,7 @@ class Part(NamedTuple):
 
 def add_up(parts: Sequence[Part], config: ModelConfig, *, max_lora_rank: int) -> CheckedAdapter:
     """The sum of adapters of one base. Refuses what doesn't add up (DoRA's magnitudes), ranks above the limit and
-    values beyond f32. Takes as long as a load; safe on any thread."""
+    values too large for f32. Takes as long as a load; safe on any thread."""
     _check(parts, config, max_lora_rank)
     terms = in_order([part.term for part in parts])
     images = {part.term: part.image for part in parts}
@@ -40,10 +41,13 @@ def add_up(parts: Sequence[Part], config: ModelConfig, *, max_lora_rank: int) ->
         for lora in unpack(images[term], config):
             found.setdefault((lora.layer, lora.module), []).append((lora, term.weight))
     modules = [_sum(loras) for _, loras in sorted(found.items())]
-    if not all(map(_is_finite, modules)):
-        raise InvalidRequest(
-            f"adapters: {spelt(terms)} has values beyond f32", code="combination_range", param="adapters"
-        )
+    for size in map(Size.of, modules):
+        if not size.fits:
+            raise InvalidRequest(
+                f"adapters: {spelt(terms)} has values that are too large to be computed with in f32: {size}",
+                code="combination_range",
+                param="adapters",
+            )
     own = {lora.a.dtype for loras in found.values() for lora, _ in loras}
     dtype = own.pop() if len(own) == 1 else torch.float32
     if not all(torch.equal(lora.a.to(dtype).float(), lora.a) for lora in modules):
@@ -86,8 +90,3 @@ def _sum(loras: Sequence[tuple[ModuleLora, float]]) -> ModuleLora:
     return ModuleLora(
         first.layer, first.module, len(a), scale, a, b, bias=torch.stack(biases).sum(dim=0) if biases else None
     )
-
-
-def _is_finite(lora: ModuleLora) -> bool:
-    scale = torch.tensor(lora.scale, dtype=torch.float32)
-    return all(bool(torch.isfinite(part).all()) for part in (scale, *lora.parts()))
