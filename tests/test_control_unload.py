@@ -109,16 +109,22 @@ async def test_an_unload_ends_the_loads_before_it(tmp_path: Path) -> None:
         assert (await control.load("x", first))[0] == 200
 
 
-async def test_an_unload_waits_for_no_load(tmp_path: Path) -> None:
+async def test_an_unload_waits_for_no_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with controlling(tmp_path) as control:
-        control.engine.pause = 1.0
+        goes_on, load_adapter = asyncio.Event(), control.engine.load_adapter
+
+        async def hangs(name: str, path: str) -> Any:
+            await goes_on.wait()
+            return await load_adapter(name, path)
+
+        monkeypatch.setattr(control.engine, "load_adapter", hangs)
         source = control.write("a", "one")
         load = asyncio.create_task(control.load("x", source))
         await control.at_stage("checking")
         assert (await control.unload("x"))[0] == 200
         assert (await load)[1]["error"]["code"] == "load_cancelled"
         assert not control.engine.held and control.manager.busy, "the engine is still at it"
-        control.engine.pause = 0.0
+        goes_on.set()
         assert (await control.load("x", source))[0] == 200
         await control.settled()
         assert sum(control.engine.held.values()) == 1, "what came too late was given back"

@@ -20,8 +20,8 @@ YEAR_SECONDS = 365 * 86400
 THREADS_MAX = 1024
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogFormat = Literal["text", "json"]
-SchedulingPolicy = Literal["fair", "arrival", "affinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+SchedulingPolicy = Literal["fair", "arrival", "affinity"]
 
 
 def option(

@@ -33,11 +33,11 @@ from lorad.engine.costs import read_costs
 from lorad.engine.grammars import Grammars
 from lorad.engine.loader import Loader
 from lorad.engine.loading import Opening
+from lorad.engine.paged_in import PagedIn
 from lorad.engine.prepared import PreparedAdapter, prepare
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
-from lorad.engine.waits import PagedIn
 from lorad.errors import Unavailable
 from lorad.models.open import open_model
 from lorad.text.model import TextModel, load_text_model

@@ -32,12 +32,12 @@ class Opened:
         self.database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             self._use_journal()
+            self.database.execute("PRAGMA synchronous = FULL")
+            self.database.execute("PRAGMA foreign_keys = ON")
+            migrate(self.database, str(path))
         except BaseException:
             self.database.close()
             raise
-        self.database.execute("PRAGMA synchronous = FULL")
-        self.database.execute("PRAGMA foreign_keys = ON")
-        migrate(self.database, str(path))
         self.identity, self._own_journals = identity(path), [identity(one) for one in self._journals]
 
     def _use_journal(self) -> None:

@@ -1,4 +1,4 @@
-"""`PagedIn`: what a request waited for, of which a page-in may be a part."""
+"""`PagedIn`: the last page-in of each adapter, and what a request waited for."""
 
 from __future__ import annotations
 
