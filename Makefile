@@ -31,8 +31,13 @@ test-rust: toolchain
 	cargo test --workspace --exclude lorad-py --locked
 	cargo test -p lorad-sched --bench step --locked # each bench once, so that none rots
 
-test-python: $(VENV)/.built $(VENV)/.dev
+test-python: $(VENV)/.built $(VENV)/.dev $(TOOLS)/triton-3.9.0
 	$(BIN)/python -m pytest $(ARGS)
+
+# Beside the environment: torch pins a version of it of its own.
+$(TOOLS)/triton-%: | $(VENV)/.built
+	$(BIN)/pip install -q --no-deps --target $@.part triton==$*
+	mv $@.part $@
 
 build: $(VENV)/.built ## build the Rust core into .venv (release)
 
