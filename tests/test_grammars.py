@@ -102,7 +102,7 @@ def right(found: dict[str, list[Request]]) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_mixed_batches_follow_their_grammars(engine: Engine, seed: int) -> None:
     right(mix(engine, random.Random(seed)))
-    assert not engine.worker._matchers, "what has ended is forgotten"
+    assert not engine.worker.sampler._matchers, "what has ended is forgotten"
 
 
 def test_preempted_answers_go_on_in_their_grammars(base: Path, adapter: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_matcher_that_fails_fails_its_own_request(engine: Engine) -> None:
     free = engine.add([5, 3], max_tokens=20, stop_token_ids=())
     for _ in range(3):
         engine.step()
-    engine.worker._matchers[hurt.id].took(EOS)
+    engine.worker.sampler._matchers[hurt.id].took(EOS)
     finish(engine)
     assert hurt.finish == "error" and "could not follow its grammar" in (hurt.error or "")
     assert follows(well.text) and len(free.tokens) == 20
@@ -157,7 +157,7 @@ def test_a_library_that_fails_fails_what_follows_a_grammar(engine: Engine, monke
     hurt = engine.add([5, 1], max_tokens=TOKENS, grammar=person())
     free = engine.add([5, 3], max_tokens=20, stop_token_ids=())
     with monkeypatch.context() as patch:
-        patch.setattr(engine.worker._masks, "_compute", lambda matchers, words: 1 / 0)
+        patch.setattr(engine.worker.sampler._masks, "_compute", lambda matchers, words: 1 / 0)
         engine.step()
     finish(engine)
     well = engine.add([5, 1], max_tokens=TOKENS, grammar=person())

@@ -159,7 +159,7 @@ def test_others_get_the_same_bits(base: Path, adapter: Path) -> None:
             engine.add([4, 4], max_tokens=TOKENS, stop_token_ids=(), **more)
         finish(engine)
         answers.append([(request.tokens, request.logprobs) for request in (*plain, drawn)])
-        assert not engine.worker._edits, "what has ended is forgotten"
+        assert not engine.worker.sampler._edits, "what has ended is forgotten"
         engine.close()
     assert answers[0] == answers[1]
 

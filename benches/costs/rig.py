@@ -70,7 +70,7 @@ class Stage:
             "rows_max": rows,
             "tokens_max": max(scene.tokens_max, rows),
             "prefill_chunk_max": scene.tokens_max,
-            "sequence_tokens_max": min(4 * CONTEXT_MAX, self.worker.sequence_tokens_max),
+            "sequence_tokens_max": min(4 * CONTEXT_MAX, self.worker.limits.sequence_tokens),
         }
         self._core = _core.Core(**limits)
         self.plan = Plan(self._core.plan_layout(), self._core.plan_length())

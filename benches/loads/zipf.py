@@ -45,7 +45,7 @@ def measure_zipf(
 
     def split_config(worker: Worker) -> dict[str, Any]:
         """Half of the pool for adapters, half for KV, as engines with fixed slots have it."""
-        return core_config(worker) | {"adapter_pages": worker.pages // 2}
+        return core_config(worker) | {"adapter_pages": worker.limits.pages // 2}
 
     with ExitStack() as stack:
         engines = {}

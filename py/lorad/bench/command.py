@@ -115,7 +115,7 @@ def _counts(arguments: argparse.Namespace, config: EngineConfig) -> dict[int, in
 
 def _check_room(rig: Rig, traffic: Traffic, repeats: int) -> None:
     """Refuses traffic with a request that is too long, before any is sent."""
-    most = rig.engine.worker.sequence_tokens_max
+    most = rig.engine.worker.limits.sequence_tokens
     for repeat in range(repeats):
         for ask in rig.asks(Side("base"), replace(traffic, seed=traffic.seed + repeat)):
             if len(ask.prompt) + ask.output > most:

@@ -18,14 +18,14 @@ def model_info(weights: Weights, worker: Worker) -> ModelInfo:
         architecture=config.architecture,
         digest=weights.digest,
         vocab_size=config.vocab,
-        context_length=worker.sequence_tokens_max,
+        context_length=worker.limits.sequence_tokens,
         dtype=worker.dtype,
         layers=config.layers,
         weights_bytes=worker.model.bytes,
-        pages=worker.pages,
+        pages=worker.limits.pages,
         page_tokens=geometry.page_tokens,
         page_bytes=geometry.page_bytes,
-        context_limit=worker.sequence_limit,
+        context_limit=worker.limits.sequence_limit,
     )
 
 

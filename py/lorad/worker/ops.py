@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from lorad import _core
 from lorad.models.config import ModelConfig
-from lorad.worker.edits import StepEdits
-from lorad.worker.lines import SamplingLines
 from lorad.worker.plan import Ints, Plan
 
 F32 = NDArray[np.float32]
@@ -88,16 +86,6 @@ class StepArrays(NamedTuple):
         )
 
 
-class Drawn(NamedTuple):
-    """What `Ops.sample` drew. The best-token arrays have no columns when nobody asked."""
-
-    tokens: Ints
-    """[samples]; -1 where the logits hold a NaN."""
-    logprobs: F32
-    best_tokens: Ints
-    best_logprobs: F32
-
-
 class Ops:
     """lorad-cpu's operators with the arena, the page table and the device table filled in."""
 
@@ -172,41 +160,3 @@ class Ops:
             scale,
             window,
         )
-
-    def sample(
-        self,
-        logits: F32,
-        lines: SamplingLines,
-        line: Ints,
-        position: Ints,
-        best: int,
-        edits: StepEdits | None = None,
-    ) -> Drawn:
-        """Draws a token for each row of `logits` [samples, vocab] by the parameters of its line.
-
-        `position` is that of the row's last token; `best` is how many best tokens to list, -1 for no log-probabilities;
-        `edits`: None if no row has any.
-        """
-        rows = len(line)
-        width = max(best, 0)
-        drawn = Drawn(
-            np.empty(rows, dtype=np.int32),
-            np.empty(rows, dtype=np.float32),
-            np.empty((rows, width), dtype=np.int32),
-            np.empty((rows, width), dtype=np.float32),
-        )
-        _core.sample(
-            drawn.tokens,
-            drawn.logprobs if best >= 0 else None,
-            logits,
-            lines.temperature[line],
-            lines.top_k[line],
-            lines.top_p[line],
-            lines.min_p[line],
-            lines.seed[line],
-            position + 1,
-            drawn.best_tokens if width else None,
-            drawn.best_logprobs if width else None,
-            None if edits is None else (edits.offset, edits.token, edits.change, edits.mask_row, edits.mask),
-        )
-        return drawn

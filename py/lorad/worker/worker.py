@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,39 +11,24 @@ from numpy.typing import NDArray
 from lorad import _core
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
-from lorad.engine.messages import Sampling, TokenLogprobs
-from lorad.errors import InvalidRequest
+from lorad.engine.messages import Sampling
 from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.products import matrix_kinds
 from lorad.models.weights import Weights
-from lorad.worker.edits import LogitEdits, StepEdits
-from lorad.worker.lines import SamplingLines
-from lorad.worker.masks import Masks, Matcher, StepMasks
-from lorad.worker.ops import Drawn, Ops, PageGeometry, StepArrays
+from lorad.worker.limits import Limits
+from lorad.worker.masks import Matcher
+from lorad.worker.ops import Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
-from lorad.worker.plan import Ints, Plan
+from lorad.worker.plan import Plan
 from lorad.worker.prompt_scores import PromptScores
+from lorad.worker.sampler import Sampler, Samples
 from lorad.worker.threads import start_computing
 from lorad.worker.touch import TouchAhead
-
-SLOTS_MAX = 4096
-"""Adapters in pages at once; a slot's row in the device table is small, the pages are the real limit."""
 
 PAGE_INS_MAX = 4
 PAGE_IN_FIRST_US = 6000
 """Copies that take no longer come before the rows that want them: far less than the step that they'd wait for else."""
-
-Kept = TypeVar("Kept")
-
-
-class Samples(NamedTuple):
-    """What a step sampled."""
-
-    tokens: Ints
-    """[samples], in plan order; `_core.SAMPLE_FAILED` where a row couldn't be computed."""
-    logprobs: dict[int, TokenLogprobs]
-    """By request, for those that asked."""
 
 
 class Registered(NamedTuple):
@@ -68,50 +53,16 @@ class Worker:
         threads = start_computing(config.threads)
         self.dtype = kv_element(config.dtype)
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
-        self.pages = config.kv_cache_memory_bytes // self.geometry.page_bytes
-        if self.pages < 2:
-            raise InvalidRequest(
-                f"kv_cache_memory_bytes: a page has {self.geometry.page_bytes} bytes and two are the least, got "
-                f"{config.kv_cache_memory_bytes}",
-                code="option_range",
-                param="kv_cache_memory_bytes",
-            )
-        self.sequence_tokens_max = min(model.context_length, self.pages * config.block_size)
-        self.sequence_limit = "the context length"
-        if self.sequence_tokens_max < model.context_length:
-            self.sequence_limit = "the page pool, kv_cache_memory_bytes"
-        if config.max_model_len:
-            if config.max_model_len > self.sequence_tokens_max:
-                raise InvalidRequest(
-                    f"max_model_len: at most {self.sequence_tokens_max} (the model's context is "
-                    f"{model.context_length}, the pool holds {self.pages * config.block_size}), got "
-                    f"{config.max_model_len}",
-                    code="option_range",
-                    param="max_model_len",
-                )
-            if config.max_model_len < self.sequence_tokens_max:
-                self.sequence_limit = "max_model_len"
-            self.sequence_tokens_max = config.max_model_len
-        self.rows_max = config.max_num_seqs
-        self.tokens_max = max(config.max_num_batched_tokens, self.rows_max)
-        self.slots = min(SLOTS_MAX, self.pages)
-        self.adapters_step_max = min(config.max_loras or self.rows_max, self.rows_max)
+        self.limits = limits = Limits.of(config, model, self.geometry.page_bytes)
 
         # Zeroed by the operating system as it is touched: pages never used cost nothing.
-        self.arena: NDArray[np.uint8] = np.zeros((self.pages, self.geometry.page_bytes), dtype=np.uint8)
+        self.arena: NDArray[np.uint8] = np.zeros((limits.pages, limits.page_bytes), dtype=np.uint8)
         self._touch = TouchAhead(self.arena)
-        columns = -(-self.sequence_tokens_max // config.block_size)
-        self.page_table = np.zeros((self.rows_max, columns), dtype=np.int32)
-        modules = model.adaptable()
-        self.table = _core.AdapterTable(self.slots, self.geometry.page_bytes, model.layers, len(modules))
+        self.page_table = np.zeros((limits.rows, limits.columns), dtype=np.int32)
+        self.table = _core.AdapterTable(limits.slots, limits.page_bytes, model.layers, len(model.adaptable()))
         self.page_ins = PageIns(self.arena, on_page_in)
-        self.lines = SamplingLines(self.rows_max)
-        self.prompt_scores = PromptScores(self.rows_max)
-        self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
-        self._edits: dict[int, LogitEdits] = {}
-        """By request, of those that change their logits."""
-        self._matchers: dict[int, Matcher] = {}
-        """By request, of those whose answers follow a grammar."""
+        self.sampler = Sampler(limits.rows, model.vocab, threads)
+        self.prompt_scores = PromptScores(limits.rows)
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
@@ -128,38 +79,16 @@ class Worker:
             weights,
             self.ops,
             operators,
-            tokens_max=self.tokens_max,
-            rows_max=self.rows_max,
-            positions_max=self.sequence_tokens_max,
+            tokens_max=limits.tokens,
+            rows_max=limits.rows,
+            positions_max=limits.sequence_tokens,
             dequantize=config.dequantize,
         )
-        self._masks = Masks(self.rows_max, model.vocab, threads)
         self._config = config
 
     def core_config(self) -> dict[str, Any]:
         """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
-        return {
-            "order": self._config.scheduling_policy,
-            "pages": self.pages,
-            "page_tokens": self.geometry.page_tokens,
-            "rows_max": self.rows_max,
-            "tokens_max": self.tokens_max,
-            "prefill_chunk_max": self.tokens_max,
-            "slots_max": self.slots,
-            "adapters_step_max": self.adapters_step_max,
-            "page_ins_max": PAGE_INS_MAX,
-            "page_in_first_us": PAGE_IN_FIRST_US,
-            "pinned_pages_max": self._config.max_pinned_bytes // self.geometry.page_bytes,
-            "adapters_max": self._config.max_cpu_loras,
-            "waiting_max": self._config.max_waiting,
-            "wait_us_max": round(self._config.wait_seconds_max * 1e6),
-            "urgent_after_us": round(self._config.urgent_after_seconds * 1e6),
-            "preempt_after_tokens": self._config.preempt_after_tokens,
-            "rows_reserved": self._config.reserved_seqs,
-            "sequence_tokens_max": self.sequence_tokens_max,
-            "vocab": self.model.config.vocab,
-            "prefix_cache": int(self._config.enable_prefix_caching),
-        }
+        return self.limits.core(self._config, page_ins=PAGE_INS_MAX, page_in_first_us=PAGE_IN_FIRST_US)
 
     # adapters
 
@@ -194,18 +123,13 @@ class Worker:
         self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
     ) -> None:
         """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
-        if LogitEdits.wanted(sampling):
-            self._edits[request] = LogitEdits(sampling, prompt, self.model.config.vocab)
-        if matcher is not None:
-            self._matchers[request] = matcher
+        self.sampler.expect(request, sampling, prompt, matcher)
         if sampling.prompt_logprobs >= 0:
             self.prompt_scores.expect(request, prompt, sampling.prompt_logprobs)
 
     def forget(self, request: int) -> str:
         """The request has ended. Gives what its grammar failed at, or ""."""
-        self._edits.pop(request, None)
-        matcher = self._matchers.pop(request, None)
-        return "" if matcher is None else matcher.error
+        return self.sampler.forget(request)
 
     # a step
 
@@ -224,65 +148,24 @@ class Worker:
             self._touch.used((int(pages.max()) + 1) * self.geometry.page_bytes)
             self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image)
         for line, request, sampling in opened:
-            self.lines.open(line, sampling)
-            self._line_request[line] = request
+            self.sampler.open(line, request, sampling)
 
     def run(self, plan: Plan) -> Samples:
         """Computes the rows of a plan and samples those that are due."""
         step = StepArrays.of(plan)
-        lines = step.sample_line
-        edits, matchers = self._of(lines, self._edits), self._of(lines, self._matchers)
-        masks = self._masks.begin(matchers)
+        draw = self.sampler.begin(step.sample_line)
         try:
             logits = self.model.forward(step)
         finally:
-            # Whatever went wrong: the next step's masks are written to the same memory.
-            if masks is not None:
-                masks.words()
-        best = self.lines.best_wanted(lines)
-        changes = self._changes(edits, masks)
-        drawn = self.ops.sample(logits, self.lines, lines, step.token_pos[step.sample_token], best, changes)
-        if changes is not None:
-            for edit, matcher, token in zip(edits, matchers, drawn.tokens.tolist(), strict=True):
-                if token != _core.SAMPLE_FAILED:
-                    if edit is not None:
-                        edit.took(token)
-                    if matcher is not None:
-                        matcher.took(token)
+            draw.settle()
+        samples = self.sampler.finish(draw, logits, step.token_pos[step.sample_token])
         if self.prompt_scores:  # after all else: what is sampled isn't kept waiting for, and has other logits' place
-            self.prompt_scores.look(step, self._line_request[step.token_line], self.model.logits_of)
-        return Samples(drawn.tokens, self._logprobs(lines, drawn) if best >= 0 else {})
-
-    def _of(self, lines: Ints, kept: dict[int, Kept]) -> list[Kept | None]:
-        """What is kept of each row's request."""
-        if not kept:
-            return [None] * len(lines)
-        return [kept.get(request) for request in self._line_request[lines].tolist()]
-
-    @staticmethod
-    def _changes(edits: list[LogitEdits | None], masks: StepMasks | None) -> StepEdits | None:
-        """What the rows change of their logits. None: no row changes any."""
-        if masks is not None:
-            for row, edit in enumerate(edits):
-                # A grammar that has come to its end is the end, however few tokens there are.
-                if edit is not None and edit.ends and masks.row[row] >= 0 and masks.only(row, edit.ends):
-                    edit.let_end()
-        return StepEdits(edits, masks) if masks is not None or any(edits) else None
-
-    def _logprobs(self, lines: Ints, drawn: Drawn) -> dict[int, TokenLogprobs]:
-        found = {}
-        for index in np.flatnonzero(self.lines.logprobs[lines] >= 0).tolist():
-            line = int(lines[index])
-            count = int(self.lines.logprobs[line])
-            ids, values = drawn.best_tokens[index, :count], drawn.best_logprobs[index, :count]
-            found[int(self._line_request[line])] = TokenLogprobs(
-                float(drawn.logprobs[index]), list(zip(ids.tolist(), values.tolist(), strict=True))
-            )
-        return found
+            self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self.model.logits_of)
+        return samples
 
     def close(self) -> None:
         """Ends the threads that copy, touch and compute masks."""
-        self._masks.close()
+        self.sampler.close()
         self.page_ins.close()
         self._touch.close()
 
