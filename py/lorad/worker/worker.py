@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -104,7 +104,7 @@ class Worker:
         self.page_table = np.zeros((self.rows_max, columns), dtype=np.int32)
         modules = model.adaptable()
         self.table = _core.AdapterTable(self.slots, self.geometry.page_bytes, model.layers, len(modules))
-        self.page_ins = PageIns(self.arena, on_page_in)
+        self.page_ins = PageIns(self.arena, self.image, on_page_in)
         self.lines = SamplingLines(self.rows_max)
         self.prompt_scores = PromptScores(self.rows_max)
         self._line_request = np.zeros(self.rows_max, dtype=np.uint64)
@@ -176,13 +176,17 @@ class Worker:
         del self._adapters[adapter]
 
     def finished_page_ins(self) -> list[PageIn]:
-        """The page-ins that have ended; from here on their slots answer for their adapters."""
-        finished = self.page_ins.finished()
-        for done in finished:
-            if done.error is None:
-                registered = self._adapters[done.adapter]
-                self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
-        return finished
+        """The page-ins that have ended; from here on the slots of those without an error answer for their adapters."""
+        return [done if done.error is not None else self._enter(done) for done in self.page_ins.finished()]
+
+    def _enter(self, done: PageIn) -> PageIn:
+        """Has a slot answer for its adapter. Where that fails the page-in has failed, and is told with the others."""
+        try:
+            registered = self._adapters[done.adapter]
+            self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
+        except Exception as failure:
+            return done.failed(failure)
+        return done
 
     def wait_for_page_ins(self) -> None:
         """For those of a plan without rows, if they're as short as the core takes them for: others run beside steps."""
@@ -209,8 +213,16 @@ class Worker:
 
     # a step
 
-    def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
-        """Page copies, table edits, cleared slots, page-ins to begin, the (line, request, sampling) opened."""
+    def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None:
+        """Page-ins to begin, page copies, table edits, cleared slots, lines opened; `sampling`: by request.
+
+        Page-ins are first, and none fails here: the core waits for the end of each, also when it's told that the plan
+        has failed. All else may be half done then. Copies, edits and lines are those of the plan's own rows, whose
+        requests end with it, and a slot that should be empty is filled before a row names it.
+        """
+        page_ins = plan.page_ins()
+        for adapter, slot, pages in page_ins:
+            self.page_ins.start(adapter, slot, pages)
         copies = plan.copies
         if copies:
             self.arena[plan.copy_target[:copies]] = self.arena[plan.copy_source[:copies]]
@@ -220,11 +232,10 @@ class Worker:
             self._touch.used((int(plan.edit_page[:edits].max()) + 1) * self.geometry.page_bytes)
         for slot in plan.clear_slot[: plan.cleared].tolist():
             self.table.clear(slot)
-        for adapter, slot, pages in plan.page_ins():
+        for _, _, pages in page_ins:
             self._touch.used((int(pages.max()) + 1) * self.geometry.page_bytes)
-            self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image)
-        for line, request, sampling in opened:
-            self.lines.open(line, sampling)
+        for line, request in plan.opened():
+            self.lines.open(line, sampling[request])
             self._line_request[line] = request
 
     def run(self, plan: Plan) -> Samples:
