@@ -14,7 +14,6 @@ from lorad import Engine, _core
 from lorad.errors import AdapterRejected, InvalidRequest, Unavailable
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
-from lorad.worker.page_ins import PageIns
 from make_adapter import make_adapter
 from tiny import VOCAB, make_tiny
 
@@ -207,23 +206,3 @@ def test_a_closed_engine_refuses(engine: Engine, adapter: str) -> None:
             call()
         assert refusal.value.code == "engine_closed"
     assert running.finish is None and str(running.id) in engine.dump()
-
-
-def test_a_page_in_that_cant_begin_has_failed(engine: Engine, adapter: str) -> None:
-    """Nobody waits for what was never begun."""
-    engine.load_adapter("cold", adapter)
-    engine.worker.page_ins.close()
-    asked = engine.add([5], "cold", max_tokens=2)
-    while engine.has_work():
-        engine.step()
-    assert asked.finish == "error" and asked.error is not None and "page pool" in asked.error
-
-
-def test_page_ins_that_cant_begin_are_told_with_the_others() -> None:
-    ended: list[None] = []
-    page_ins = PageIns(np.zeros((2, 64), dtype=np.uint8), lambda: ended.append(None))
-    page_ins.close()
-    page_ins.start(3, 0, np.array([1], dtype=np.int32), None)  # type: ignore[arg-type]
-    assert page_ins.pending == 1 and len(ended) == 1
-    (told,) = page_ins.finished()
-    assert told.adapter == 3 and told.error and page_ins.pending == 0

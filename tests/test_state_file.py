@@ -14,6 +14,7 @@ import pytest
 from controlling import Control, controlling
 from lorad.errors import Unavailable
 from lorad.store import thread
+from lorad.store.lock import lock_path
 from lorad.store.state import StateFile, by_base
 
 BASE = "base-digest"
@@ -135,6 +136,7 @@ async def test_another_server_that_took_the_name_keeps_it(tmp_path: Path) -> Non
     async with controlling(tmp_path) as control:
         await two(control)
         remove(tmp_path)
+        lock_path(tmp_path / "state.sqlite", BASE).unlink()
         other = StateFile(tmp_path / "state.sqlite", BASE)
         status, answer = await control.unload("x")
         assert status == 503 and answer["error"]["code"] == "state_locked"

@@ -244,8 +244,49 @@ def test_the_commands(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_commands_refuse(
     path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: str
 ) -> None:
+    TenantFile(path).close()
     assert main([*words, "--state-file", str(path)]) == 1
     assert f"[{code}]" in capsys.readouterr().err
+
+
+COMMANDS = [
+    ("tenants", "set", "a"),
+    ("tenants", "list"),
+    ("tenants", "remove", "a"),
+    ("keys", "add", "--operator"),
+    ("keys", "add", "a"),
+    ("keys", "list"),
+    ("keys", "remove", "ff"),
+    ("usage",),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_file_that_isnt_there_is_made_by_commands_that_add_to_it(
+    path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    path = path.parent / "folder" / path.name
+    makes = words in (("tenants", "set", "a"), ("keys", "add", "--operator"))
+    assert main([*words, "--state-file", str(path)]) == (0 if makes else 1)
+    assert ("[state_missing]" not in capsys.readouterr().err) is makes is path.exists() is path.parent.exists()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("pattern", ["state.sqlite", "state.sqlite*"])
+def test_a_file_deleted_beneath_a_server_is_made_by_no_command(
+    path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], pattern: str
+) -> None:
+    """The server would take it for another that is meant to hold from then on: all tenants would be gone."""
+    state, file = StateFile(path, "base"), TenantFile(path)
+    acme = file.put(Tenant("acme", 0))
+    for found in path.parent.glob(pattern):
+        found.unlink()
+    assert main([*words, "--state-file", str(path)]) == 1
+    assert "[state_missing]" in (told := capsys.readouterr().err) and "writes it anew" in told and not path.exists()
+    state.look()
+    assert file.tenants() == [acme]
+    file.close()
+    state.close()
 
 
 def test_a_file_that_is_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -314,7 +355,7 @@ def test_a_deleted_file_is_written_anew_with_tenants_keys_and_usage(path: Path, 
     for _ in range(2):
         with pytest.raises(LoradError, match="was deleted") as refusal:
             server.add_usage([used])
-        assert refusal.value.code == "state_file" and not path.exists()
+        assert refusal.value.code == "state_missing" and not path.exists()
     state.look()
     server.add_usage([used])
     assert (server.tenants(), server.keys()) == ([acme], [key])

@@ -124,8 +124,7 @@ class Stage:
     def start_page_ins(self) -> None:
         """Starts the plan's page-ins, as often as it's called."""
         for adapter, slot, pages in self.page_ins:
-            image = next(self._images[index] for index, id in self._ids.items() if id == adapter)
-            self.worker.page_ins.start(adapter, slot, pages, image)
+            self.worker.page_ins.start(adapter, slot, pages)
 
     def close(self) -> None:
         """Empties what was filled."""
@@ -152,7 +151,7 @@ class Stage:
         return self._core.step(0, self.plan.array)
 
     def _apply(self) -> None:
-        self.worker.apply(self.plan, [(line, request, SAMPLING) for line, request in self.plan.opened()])
+        self.worker.apply(self.plan, {request: SAMPLING for _, request in self.plan.opened()})
 
     def _commit(self, number: int) -> None:
         self._core.commit(0, number, np.zeros(self.plan.samples, dtype=np.int32))

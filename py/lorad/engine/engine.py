@@ -296,16 +296,16 @@ class Engine:
     def _run(self, number: int) -> messages.Step:
         plan = self.plan
         try:
-            self.worker.apply(plan, [(line, request, self._sampling[request]) for line, request in plan.opened()])
-            if plan.rows == 0:
-                self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
-                self.worker.wait_for_page_ins()
-                return self._events({})
-            samples = self.worker.run(plan)
+            self.worker.apply(plan, self._sampling)
+            samples = self.worker.run(plan) if plan.rows else None
         except Exception:
             # Whatever went wrong was in this step: its requests are answered with an error, all others go on.
             log.exception("plan %d failed", number)
             self.core.commit_failed(self.now(), number)
+            return self._events({})
+        if samples is None:
+            self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
+            self.worker.wait_for_page_ins()
             return self._events({})
         self.core.commit(self.now(), number, samples.tokens)
         self.steps += 1

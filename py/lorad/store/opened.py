@@ -25,11 +25,14 @@ Identity = tuple[int, int]
 class Opened:
     """One connection. Errors are SQLite's and the system's own."""
 
-    def __init__(self, path: Path) -> None:
-        """Makes the file, and brings it to the newest version, if need be."""
+    def __init__(self, path: Path, *, make: bool) -> None:
+        """Brings the file to the newest version, if need be. `make`: also makes one that isn't there."""
         self._path = path
         self._journals = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-        self.database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'rw'}"
+        self.database = sqlite3.connect(
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         try:
             self._use_journal()
             self.database.execute("PRAGMA synchronous = FULL")

@@ -9,7 +9,6 @@ stands: it's written anew, in place of this base's rows in whatever is there now
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 from lorad.errors import Unavailable
 from lorad.models.files import data_folder
+from lorad.store.lock import lock_path, take
 from lorad.store.opened import BUSY_SECONDS, Opened, identity
 from lorad.store.rescue import Rescued
 
@@ -160,14 +160,13 @@ class StateFile:
 
     def _open(self) -> None:
         path = self._path
-        lock = path.with_name(f"{path.name}.{self._base[:16]}.lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if self._lock is None or identity(lock) != identity(self._lock):
-                held, self._lock = self._lock, _locked(lock, path)
+            if self._lock is None or identity(lock_path(path, self._base)) != identity(self._lock):
+                held, self._lock = self._lock, take(path, self._base)
                 if held is not None:
                     os.close(held)
-            self._opened = Opened(path)
+            self._opened = Opened(path, make=True)
         except (OSError, sqlite3.Error) as error:
             raise Unavailable(f"the state file {path} can't be used: {error}", code="state_file") from None
 
@@ -198,17 +197,3 @@ def _rows(database: sqlite3.Connection, where: str, *values: str) -> list[tuple[
         (base, AdapterRow(name, source, digest, generation, bool(pinned), wanted, wanted_digest, bool(wanted_pinned)))
         for base, name, source, digest, generation, pinned, wanted, wanted_digest, wanted_pinned in rows
     ]
-
-
-def _locked(lock: Path, path: Path) -> int:
-    """A descriptor that holds the lock as long as it's open, however this process ends."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise Unavailable(
-            f"another server of the same base uses the state file {path}: give this one another by --state-file",
-            code="state_locked",
-        ) from None
-    return descriptor

@@ -26,7 +26,7 @@ WIDTH = 120
 
 def tenants(arguments: argparse.Namespace) -> int:
     """`lorad tenants list | set | remove`."""
-    with _file(arguments) as file:
+    with _file(arguments, make=arguments.tenants_command == "set") as file:
         match arguments.tenants_command:
             case "set":
                 shown = [file.put(_changed(file, arguments))]
@@ -44,7 +44,7 @@ def tenants(arguments: argparse.Namespace) -> int:
 
 def keys(arguments: argparse.Namespace) -> int:
     """`lorad keys list | add | remove`."""
-    with _file(arguments) as file:
+    with _file(arguments, make=arguments.keys_command == "add" and arguments.operator) as file:
         if arguments.keys_command == "add":
             key, row = file.add_key(arguments.tenant, arguments.label)
             if arguments.json:
@@ -93,8 +93,9 @@ def usage(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _file(arguments: argparse.Namespace) -> Iterator[TenantFile]:
-    file = TenantFile(state_path(arguments.state_file))
+def _file(arguments: argparse.Namespace, *, make: bool = False) -> Iterator[TenantFile]:
+    """`make`: for commands that make sense without anything there; a file they'd look into would be a wrong path."""
+    file = TenantFile(state_path(arguments.state_file), make=make)
     try:
         yield file
     finally:

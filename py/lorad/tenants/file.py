@@ -2,7 +2,8 @@
 
 Several processes may have the file open: each call is one transaction, and a server notices what commands change.
 Each call looks whether the name still leads to the file that was opened. Another one that has the name is used from
-then on; where none has it, calls are refused until the server's `StateFile` has written all anew.
+then on; where none has it, calls are refused until the server's `StateFile` has written all anew. Nobody else makes a
+file meanwhile: the server would take it for what is meant to hold from then on, and its tenants were gone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lorad.errors import Conflict, NotFound, Unavailable
+from lorad.store.lock import is_used
 from lorad.store.opened import Opened, identity
 from lorad.tenants.tenant import Limits, Tenant, check_label, check_tenant
 
@@ -83,12 +85,16 @@ def key_hash(key: str | bytes) -> str:
 class TenantFile:
     """Not thread-safe: one thread at a time."""
 
-    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, make: bool = True, now: Callable[[], float] = time.time) -> None:
+        """`make`: also makes a file that isn't there, unless a server uses it."""
         self._now = now
         self._path = path
         with self._refusals():
+            makes = identity(path) is None
+            if makes and (not make or is_used(path)):
+                raise self._missing()
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._opened: Opened | None = Opened(path)
+            self._opened: Opened | None = Opened(path, make=makes)
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -212,10 +218,17 @@ class TenantFile:
                 self._opened.leave()
                 self._opened = None
             if there is None:
-                raise FileNotFoundError("it was deleted; a server that uses it writes it anew")
+                raise self._missing()
             if self._opened is None:
-                self._opened = Opened(self._path)
+                self._opened = Opened(self._path, make=False)
             yield self._opened.database
+
+    def _missing(self) -> Unavailable:
+        if is_used(self._path):
+            why = "it was deleted; the server that uses it writes it anew within seconds"
+        else:
+            why = "a server makes it, or `lorad tenants set`, or `lorad keys add --operator`"
+        return Unavailable(f"there is no state file {self._path}: {why}", code="state_missing")
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

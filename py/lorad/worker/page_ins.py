@@ -27,6 +27,10 @@ class PageIn(NamedTuple):
     asked: float
     """When it was asked for, on the clock of `time.monotonic`."""
 
+    def failed(self, failure: Exception) -> PageIn:
+        """The same with an error."""
+        return self._replace(error=f"{type(failure).__name__}: {failure}")
+
 
 class PageIns:
     """Copies images on one thread of its own, so a cold adapter delays only those who asked for it.
@@ -34,11 +38,21 @@ class PageIns:
     The core keeps the target pages owned by the adapter until it hears of the end, so nobody else reads or writes them.
     """
 
-    def __init__(self, arena: NDArray[np.uint8], on_finish: Callable[[], None] = lambda: None) -> None:
-        """`arena`: u8 [pages, page_bytes]. `on_finish` runs on the copying thread after each copy."""
+    def __init__(
+        self,
+        arena: NDArray[np.uint8],
+        image_of: Callable[[int], AdapterImage],
+        on_finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`arena`: u8 [pages, page_bytes]. `image_of` an adapter and, after each copy, `on_finish` are called on the
+        copying thread."""
         self._arena = arena
+        self._image_of = image_of
         self._on_finish = on_finish
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lorad-page-in")
+        # From the start: a copy that is refused as there's no thread for it would stay queued, and reach its pages when
+        # they are others'.
+        self._thread.submit(int)
         self._lock = threading.Condition()
         self._finished: list[PageIn] = []
         self._pending = 0
@@ -54,13 +68,14 @@ class PageIns:
         """Copies that were started and not yet taken by `finished`."""
         return self._pending
 
-    def start(self, adapter: int, slot: int, pages: Ints, image: AdapterImage) -> None:
-        """Begins to copy `image` to `pages`. One that can't begin has ended, with an error: nobody waits for it."""
-        asked = time.monotonic()
+    def start(self, adapter: int, slot: int, pages: Ints) -> None:
+        """Begins to copy an adapter's image to `pages`. One that can't begin has ended, with an error: nobody waits for
+        it."""
+        begun = PageIn(adapter, slot, pages, None, time.monotonic())
         try:
-            self._thread.submit(self._copy, adapter, slot, pages, image, asked)
-        except RuntimeError as failure:  # the system gives no thread, or this is closed
-            self._end(PageIn(adapter, slot, pages, f"{type(failure).__name__}: {failure}", asked))
+            self._thread.submit(self._copy, begun)
+        except RuntimeError as failure:  # this is closed
+            self._end(begun.failed(failure))
         self._pending += 1
 
     def finished(self) -> list[PageIn]:
@@ -79,22 +94,23 @@ class PageIns:
         """Waits for the copy that runs and ends the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, adapter: int, slot: int, pages: Ints, image: AdapterImage, asked: float) -> None:
-        error, began = None, time.perf_counter()
+    def _copy(self, done: PageIn) -> None:
+        pages, began = done.pages, time.perf_counter()
         try:
+            image = self._image_of(done.adapter)
             # One copy for each run of neighbouring pages.
             breaks = np.flatnonzero(np.diff(pages) != 1) + 1
             for begin, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(pages)], strict=True):
                 first = int(pages[begin])
                 image.read(begin, self._arena[first : first + end - begin])
         except Exception as failure:  # the adapter's waiters get the reason; nobody else notices
-            error = f"{type(failure).__name__}: {failure}"
+            done = done.failed(failure)
         else:
             self.bytes += pages.size * self._arena.shape[1]
             took = time.perf_counter() - began
             self.seconds += took
             self.counts[bisect_left(PAGE_IN_SECONDS, took)] += 1
-        self._end(PageIn(adapter, slot, pages, error, asked))
+        self._end(done)
 
     def _end(self, done: PageIn) -> None:
         with self._lock:

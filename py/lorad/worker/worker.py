@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ class Worker:
         self._touch = TouchAhead(self.arena)
         self.page_table = np.zeros((limits.rows, limits.columns), dtype=np.int32)
         self.table = _core.AdapterTable(limits.slots, limits.page_bytes, model.layers, len(model.adaptable()))
-        self.page_ins = PageIns(self.arena, on_page_in)
+        self.page_ins = PageIns(self.arena, self.image, on_page_in)
         self.sampler = Sampler(limits.rows, model.vocab, threads)
         self.prompt_scores = PromptScores(limits.rows)
         self._adapters: dict[int, Registered] = {}
@@ -105,13 +105,17 @@ class Worker:
         del self._adapters[adapter]
 
     def finished_page_ins(self) -> list[PageIn]:
-        """The page-ins that have ended; from here on their slots answer for their adapters."""
-        finished = self.page_ins.finished()
-        for done in finished:
-            if done.error is None:
-                registered = self._adapters[done.adapter]
-                self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
-        return finished
+        """The page-ins that have ended; from here on the slots of those without an error answer for their adapters."""
+        return [done if done.error is not None else self._enter(done) for done in self.page_ins.finished()]
+
+    def _enter(self, done: PageIn) -> PageIn:
+        """Has a slot answer for its adapter. Where that fails the page-in has failed, and is told with the others."""
+        try:
+            registered = self._adapters[done.adapter]
+            self.table.set(done.slot, registered.tag, registered.image.layout, done.pages)
+        except Exception as failure:
+            return done.failed(failure)
+        return done
 
     def wait_for_page_ins(self) -> None:
         """For those of a plan without rows, if they're as short as the core takes them for: others run beside steps."""
@@ -133,22 +137,29 @@ class Worker:
 
     # a step
 
-    def apply(self, plan: Plan, opened: Iterable[tuple[int, int, Sampling]]) -> None:
-        """Page copies, table edits, cleared slots, page-ins to begin, the (line, request, sampling) opened."""
-        copies = plan.copies
-        if copies:
-            self.arena[plan.copy_target[:copies]] = self.arena[plan.copy_source[:copies]]
-        edits = plan.edits
-        self.page_table[plan.edit_line[:edits], plan.edit_col[:edits]] = plan.edit_page[:edits]
-        if edits:
-            self._touch.used((int(plan.edit_page[:edits].max()) + 1) * self.geometry.page_bytes)
-        for slot in plan.clear_slot[: plan.cleared].tolist():
-            self.table.clear(slot)
-        for adapter, slot, pages in plan.page_ins():
-            self._touch.used((int(pages.max()) + 1) * self.geometry.page_bytes)
-            self.page_ins.start(adapter, slot, pages, self._adapters[adapter].image)
-        for line, request, sampling in opened:
-            self.sampler.open(line, request, sampling)
+    def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None:
+        """Page copies, table edits, cleared slots, lines opened, page-ins to begin; `sampling`: by request.
+
+        Page-ins are begun whatever fails before: the core waits for the end of each, also when it's told that the plan
+        has failed. All else may be half done then. Copies, edits and lines are those of the plan's own rows, whose
+        requests end with it, and a slot that should be empty is filled before a row names it.
+        """
+        try:
+            copies, edits = plan.copies, plan.edits
+            if copies:
+                self.arena[plan.copy_target[:copies]] = self.arena[plan.copy_source[:copies]]
+            self.page_table[plan.edit_line[:edits], plan.edit_col[:edits]] = plan.edit_page[:edits]
+            for slot in plan.clear_slot[: plan.cleared].tolist():
+                self.table.clear(slot)
+            for line, request in plan.opened():
+                self.sampler.open(line, request, sampling[request])
+        finally:
+            page_ins = plan.page_ins()
+            for adapter, slot, pages in page_ins:
+                self.page_ins.start(adapter, slot, pages)
+        taken = [plan.edit_page[:edits], *(pages for _, _, pages in page_ins)]
+        if last := max(int(pages.max(initial=0)) for pages in taken):
+            self._touch.used((last + 1) * self.geometry.page_bytes)
 
     def run(self, plan: Plan) -> Samples:
         """Computes the rows of a plan and samples those that are due."""

@@ -1,0 +1,124 @@
+"""Page-ins that fail, and those of plans that fail: the core hears of the end of each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lorad import Engine
+from lorad.adapters.image import AdapterImage
+from lorad.models.open import open_model
+from lorad.worker import worker
+from lorad.worker.page_ins import PageIns
+from make_adapter import make_adapter
+from tiny import make_tiny
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_adapter(tmp_path_factory.mktemp("adapter"), open_model(base).config)
+
+
+@pytest.fixture
+def engine(base: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """One that has page-ins beside rows, never in plans of their own."""
+    monkeypatch.setattr(worker, "PAGE_IN_FIRST_US", 0)
+    made = Engine(str(base), dtype="float32", kv_cache_memory_bytes=1 << 20)
+    made.load_adapter("cold", str(adapter))
+    yield made
+    made.close()
+
+
+def finish(engine: Engine) -> None:
+    while engine.step():
+        assert engine.core.check() is None
+
+
+def no_image(adapter: int) -> AdapterImage:
+    raise LookupError("injected")
+
+
+def ended(page_ins: PageIns, adapter: int) -> str | None:
+    """Starts one, of page 1, and gives what it ended with."""
+    page_ins.start(adapter, 0, np.array([1], dtype=np.int32))
+    page_ins.wait(60)
+    (done,) = page_ins.finished()
+    assert done.adapter == adapter and page_ins.pending == 0
+    return done.error
+
+
+def test_one_that_cant_begin_has_failed(engine: Engine) -> None:
+    """Nobody waits for what was never begun."""
+    engine.worker.page_ins.close()
+    asked = engine.add([5], "cold", max_tokens=2)
+    finish(engine)
+    assert asked.finish == "error" and asked.error is not None and "page pool" in asked.error
+
+
+def test_one_that_cant_begin_is_told_with_the_others() -> None:
+    told: list[None] = []
+    page_ins = PageIns(np.zeros((2, 64), dtype=np.uint8), no_image, lambda: told.append(None))
+    page_ins.close()
+    assert "shutdown" in str(ended(page_ins, 3)) and len(told) == 1
+
+
+def test_one_that_finds_no_image_has_failed() -> None:
+    page_ins = PageIns(np.zeros((2, 64), dtype=np.uint8), no_image)
+    assert ended(page_ins, 3) == "LookupError: injected"
+    page_ins.close()
+
+
+def test_a_system_without_further_threads_begins_them(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was refused for that would stay queued, and be copied to pages that are others' by then."""
+
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    asked = engine.add([5], "cold", max_tokens=2)
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    finish(engine)
+    assert asked.finish == "length"
+
+
+def test_one_that_the_table_refuses_has_failed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its waiters are answered, and the next one tries again."""
+    (registered,) = engine.worker._adapters.items()
+    asked = engine.add([5], "cold", max_tokens=2)
+    engine.worker._adapters[registered[0]] = registered[1]._replace(tag=0)
+    finish(engine)
+    assert asked.finish == "error" and asked.error is not None and "page pool" in asked.error
+    engine.worker._adapters[registered[0]] = registered[1]
+    again = engine.add([5], "cold", max_tokens=2)
+    finish(engine)
+    assert again.finish == "length"
+
+
+@pytest.mark.parametrize("broken", ["pages", "lines", "sampling"])
+def test_those_of_a_plan_that_fails_are_begun(engine: Engine, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it failed: their adapters would be loading for ever."""
+
+    def fail(*given: Any) -> None:
+        raise RuntimeError("injected")
+
+    hurt, waits = engine.add([5, 6], max_tokens=4), engine.add([5, 6], "cold", max_tokens=4)
+    with monkeypatch.context() as patch:
+        if broken == "pages":
+            patch.setattr(engine.worker._touch, "used", fail)
+        elif broken == "lines":
+            patch.setattr(engine.worker.lines, "open", fail)
+        else:
+            del engine._sampling[hurt.id]
+        engine.step()
+    assert engine.core.check() is None and hurt.finish == "error" and waits.finish is None
+    finish(engine)
+    assert waits.finish == "length" and len(waits.tokens) == 4
