@@ -115,7 +115,7 @@ def test_those_of_a_plan_that_fails_are_begun(engine: Engine, broken: str, monke
         if broken == "pages":
             patch.setattr(engine.worker._touch, "used", fail)
         elif broken == "lines":
-            patch.setattr(engine.worker.lines, "open", fail)
+            patch.setattr(engine.worker.sampler, "open", fail)
         else:
             del engine._sampling[hurt.id]
         engine.step()
