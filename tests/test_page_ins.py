@@ -14,7 +14,7 @@ from lorad import Engine
 from lorad.adapters.image import AdapterImage
 from lorad.models.open import open_model
 from lorad.worker import worker
-from lorad.worker.page_ins import PageIns
+from lorad.worker.page_ins import ArenaCopy, PageIns
 from make_adapter import make_adapter
 from tiny import make_tiny
 
@@ -67,13 +67,13 @@ def test_one_that_cant_begin_has_failed(engine: Engine) -> None:
 
 def test_one_that_cant_begin_is_told_with_the_others() -> None:
     told: list[None] = []
-    page_ins = PageIns(np.zeros((2, 64), dtype=np.uint8), no_image, lambda: told.append(None))
+    page_ins = PageIns(ArenaCopy(np.zeros((2, 64), dtype=np.uint8), no_image), lambda: told.append(None))
     page_ins.close()
     assert "shutdown" in str(ended(page_ins, 3)) and len(told) == 1
 
 
 def test_one_that_finds_no_image_has_failed() -> None:
-    page_ins = PageIns(np.zeros((2, 64), dtype=np.uint8), no_image)
+    page_ins = PageIns(ArenaCopy(np.zeros((2, 64), dtype=np.uint8), no_image))
     assert ended(page_ins, 3) == "LookupError: injected"
     page_ins.close()
 

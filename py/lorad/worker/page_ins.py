@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -32,22 +32,41 @@ class PageIn(NamedTuple):
         return self._replace(error=f"{type(failure).__name__}: {failure}")
 
 
+Copy = Callable[[int, Ints], int]
+"""Copies an adapter's image to pages, given in the image's order, and says how many bytes that were."""
+
+
+def runs(pages: Ints) -> Iterator[tuple[int, int, int]]:
+    """(begin, end, first page) of each run of neighbours in `pages`."""
+    breaks = (np.flatnonzero(np.diff(pages) != 1) + 1).tolist()
+    for begin, end in zip([0, *breaks], [*breaks, len(pages)], strict=True):
+        yield begin, end, int(pages[begin])
+
+
+class ArenaCopy:
+    """Reads images straight into an arena in this process' memory."""
+
+    def __init__(self, arena: NDArray[np.uint8], image_of: Callable[[int], AdapterImage]) -> None:
+        """`arena`: u8 [pages, page_bytes]."""
+        self._arena = arena
+        self._image_of = image_of
+
+    def __call__(self, adapter: int, pages: Ints) -> int:
+        image = self._image_of(adapter)
+        for begin, end, first in runs(pages):
+            image.read(begin, self._arena[first : first + end - begin])
+        return pages.size * self._arena.shape[1]
+
+
 class PageIns:
     """Copies images on one thread of its own, so a cold adapter delays only those who asked for it.
 
     The core keeps the target pages owned by the adapter until it hears of the end, so nobody else reads or writes them.
     """
 
-    def __init__(
-        self,
-        arena: NDArray[np.uint8],
-        image_of: Callable[[int], AdapterImage],
-        on_finish: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`arena`: u8 [pages, page_bytes]. `image_of` an adapter and, after each copy, `on_finish` are called on the
-        copying thread."""
-        self._arena = arena
-        self._image_of = image_of
+    def __init__(self, copy: Copy, on_finish: Callable[[], None] = lambda: None) -> None:
+        """`copy` and, after each, `on_finish` are called on the copying thread."""
+        self._copy_pages = copy
         self._on_finish = on_finish
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lorad-page-in")
         # From the start: a copy that is refused as there's no thread for it would stay queued, and reach its pages when
@@ -95,18 +114,13 @@ class PageIns:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _copy(self, done: PageIn) -> None:
-        pages, began = done.pages, time.perf_counter()
+        began = time.perf_counter()
         try:
-            image = self._image_of(done.adapter)
-            # One copy for each run of neighbouring pages.
-            breaks = np.flatnonzero(np.diff(pages) != 1) + 1
-            for begin, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(pages)], strict=True):
-                first = int(pages[begin])
-                image.read(begin, self._arena[first : first + end - begin])
+            copied = self._copy_pages(done.adapter, done.pages)
         except Exception as failure:  # the adapter's waiters get the reason; nobody else notices
             done = done.failed(failure)
         else:
-            self.bytes += pages.size * self._arena.shape[1]
+            self.bytes += copied
             took = time.perf_counter() - began
             self.seconds += took
             self.counts[bisect_left(PAGE_IN_SECONDS, took)] += 1

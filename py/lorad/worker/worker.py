@@ -19,7 +19,7 @@ from lorad.models.weights import Weights
 from lorad.worker.limits import Limits
 from lorad.worker.masks import Matcher
 from lorad.worker.ops import Ops, PageGeometry, StepArrays
-from lorad.worker.page_ins import PageIn, PageIns
+from lorad.worker.page_ins import ArenaCopy, PageIn, PageIns
 from lorad.worker.plan import Plan
 from lorad.worker.prompt_scores import PromptScores
 from lorad.worker.sampler import Sampler, Samples
@@ -60,7 +60,7 @@ class Worker:
         self._touch = TouchAhead(self.arena)
         self.page_table = np.zeros((limits.rows, limits.columns), dtype=np.int32)
         self.table = _core.AdapterTable(limits.slots, limits.page_bytes, model.layers, len(model.adaptable()))
-        self.page_ins = PageIns(self.arena, self.image, on_page_in)
+        self.page_ins = PageIns(ArenaCopy(self.arena, self.image), on_page_in)
         self.sampler = Sampler(limits.rows, model.vocab, threads)
         self.prompt_scores = PromptScores(limits.rows)
         self._adapters: dict[int, Registered] = {}
