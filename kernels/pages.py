@@ -43,7 +43,7 @@ class Pages(NamedTuple):
         return self.arena.view(dtype)
 
     def layer_begin(self, layer: int) -> int:
-        """Where its K begins in a page, in elements. V begins half a layer later. Raises ValueError if there is none."""
+        """Where its K begins in a page, in elements; V begins half a layer later. Raises ValueError if there's none."""
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer {layer} of {self.layers}")
         return layer * self._layer_elements

@@ -1,7 +1,7 @@
 """What Triton's interpreter does otherwise than a GPU, put right. Imported after `interpreted`.
 
-It keeps bfloat16 as bits: casts to it cut instead of rounding, dots multiply the bits as numbers. That of 3.6 can't take
-a loop's bounds from memory, as newer NumPy makes no numbers of arrays with one element.
+It keeps bfloat16 as bits: casts to it cut instead of rounding, dots multiply the bits as numbers. That of 3.6 can't
+take a loop's bounds from memory, as newer NumPy makes no numbers of arrays with one element.
 """
 
 from __future__ import annotations

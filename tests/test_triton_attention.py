@@ -5,7 +5,10 @@ Outputs begin as NaN, so is what pages hold beside the lines' tokens, and column
 
 from __future__ import annotations
 
-import interpreted  # noqa: F401  # before Triton
+import interpreted  # isort: skip  # noqa: F401  before Triton
+
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -118,7 +121,7 @@ def test_how_a_prompt_is_cut_changes_no_bit(geometry: Geometry, window: int | No
     step = Step(3, geometry, [(0, 9), (7, 91)])
     whole = step.attend(window=window)[9:100]
     borders = [0, 1, 14, 30, 64, 65, 91]
-    for begin, end in zip(borders, borders[1:], strict=False):
+    for begin, end in pairwise(borders):
         assert torch.equal(step.alone(1, begin, end).attend(window=window), whole[begin:end]), (begin, end)
 
 
@@ -182,7 +185,7 @@ def test_what_does_not_fit_is_refused() -> None:
     ("change", "message"),
     [
         ({"dtype": "int32"}, "pages of int32"),
-        ({"table": torch.zeros(1, 2)}, "table is of torch.float32"),
+        ({"table": torch.zeros(1, 2)}, r"table is of torch\.float32"),
         ({"layers": 3}, "can't hold 3 layers"),
         ({"layers": 1}, "layer 1 of 1"),
         ({"head_dim": 512, "kv_heads": 1}, "too wide"),

@@ -6,6 +6,7 @@ The workspace, f32: sums [rows, heads, splits, head_dim], then largest scores [r
 from __future__ import annotations
 
 import math
+
 import torch
 import triton
 import triton.language as tl

@@ -71,6 +71,6 @@ def _blocks(
     """A layer's K, T [pages, kv_heads, head_dim, page_tokens], and V, T [pages, kv_heads, page_tokens, head_dim], as
     views of the arena."""
     count = layers * 2 * kv_heads * page_tokens * head_dim
-    elements = arena.view(dtype)[:, :count].unflatten(1, (layers, 2, kv_heads, page_tokens * head_dim))
-    k, v = elements[:, layer].unbind(1)
-    return k.unflatten(2, (head_dim, page_tokens)), v.unflatten(2, (page_tokens, head_dim))
+    k, v = arena.view(dtype)[:, :count].view(len(arena), layers, 2, kv_heads, -1)[:, layer].unbind(1)
+    shape = (len(arena), kv_heads)
+    return k.view(*shape, head_dim, page_tokens), v.view(*shape, page_tokens, head_dim)
