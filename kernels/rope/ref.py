@@ -33,10 +33,44 @@ def read_pages(
 
     A page is [layer][k, v][kv_head], then K as [head_dim][token] and V as [token][head_dim].
     """
-    count = layers * 2 * kv_heads * page_tokens * head_dim
-    flat = arena[pages][:, : count * dtype.itemsize].contiguous().view(dtype)
-    blocks = flat.view(len(pages), layers, 2, kv_heads, page_tokens * head_dim)[:, layer]
-    k = blocks[:, 0].reshape(len(pages), kv_heads, head_dim, page_tokens).permute(0, 3, 1, 2)
-    v = blocks[:, 1].reshape(len(pages), kv_heads, page_tokens, head_dim).permute(0, 2, 1, 3)
+    k_blocks, v_blocks = _blocks(arena, layer, layers, kv_heads, page_tokens, head_dim, dtype)
     shape = (len(pages) * page_tokens, kv_heads, head_dim)
-    return k.reshape(shape)[:tokens].float(), v.reshape(shape)[:tokens].float()
+    k = k_blocks[pages].permute(0, 3, 1, 2).reshape(shape)
+    v = v_blocks[pages].permute(0, 2, 1, 3).reshape(shape)
+    return k[:tokens].float(), v[:tokens].float()
+
+
+def write_pages(
+    arena: Tensor,  # u8 [pages, page_bytes]
+    page: Tensor,  # i64 [n] of each token
+    slot: Tensor,  # i64 [n] of each token within its page
+    k: Tensor,  # f32 [n, kv_heads, head_dim]
+    v: Tensor,  # f32 [n, kv_heads, head_dim]
+    layer: int,
+    layers: int,
+    kv_heads: int,
+    page_tokens: int,
+    head_dim: int,
+    dtype: torch.dtype,
+) -> None:
+    """Puts K and V of tokens where `read_pages` finds them."""
+    k_blocks, v_blocks = _blocks(arena, layer, layers, kv_heads, page_tokens, head_dim, dtype)
+    k_blocks[page, :, :, slot] = k.to(dtype)
+    v_blocks[page, :, slot] = v.to(dtype)
+
+
+def _blocks(
+    arena: Tensor,
+    layer: int,
+    layers: int,
+    kv_heads: int,
+    page_tokens: int,
+    head_dim: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """A layer's K, T [pages, kv_heads, head_dim, page_tokens], and V, T [pages, kv_heads, page_tokens, head_dim], as
+    views of the arena."""
+    count = layers * 2 * kv_heads * page_tokens * head_dim
+    k, v = arena.view(dtype)[:, :count].view(len(arena), layers, 2, kv_heads, -1)[:, layer].unbind(1)
+    shape = (len(arena), kv_heads)
+    return k.view(*shape, head_dim, page_tokens), v.view(*shape, page_tokens, head_dim)
