@@ -15,12 +15,13 @@ from controlling import ADAPTERS, KEY, Control, controlling
 from lorad.adapters.combine.weighted import PARTS_MAX, Term, generation_of
 from lorad.config import EngineConfig, ServerConfig
 from lorad.control import on_demand
+from lorad.engine.messages import AdapterStats
 from lorad.errors import InvalidRequest, NotFound
 from lorad.models.open import open_model
 from lorad.server.run import Server
 from make_adapter import make_adapter
 from oracle import Oracle
-from scripted_engine import ScriptedEngine, adapter_info, echo, model_info
+from scripted_engine import ScriptedEngine, adapter_info, echo, empty_stats, model_info
 from serving import CONTEXT, VOCAB, Client, chunks_of, serving
 from test_combined_adapters import Tiny, by_peft
 from tiny import make_tiny
@@ -455,3 +456,12 @@ async def test_the_sums_pages_count_against_the_context() -> None:
         status, answer = await ask(client, BOTH, prompt=[1] * 16)
         assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
         assert "the page pool beside the adapter" in answer["error"]["message"]
+
+
+async def test_the_page_tells_whose_sum_it_is(tmp_path: Path) -> None:
+    async with combining(tmp_path) as control:
+        status, answer = await ask(control.client, XY)
+        assert status == 200
+        control.engine.stats_now = empty_stats(adapters={answer["system_fingerprint"]: AdapterStats("hot", 0, 0, 3)})
+        (told,) = (await control.ask("GET", "/v1/overview"))[1]["pages"]["by_adapter"]
+        assert (told["names"], told["parts"], told["pages"]) == ([], ["x", "y"], 3)

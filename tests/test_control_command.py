@@ -48,7 +48,9 @@ async def test_refusals_by_command(tmp_path: Path, capsys: pytest.CaptureFixture
         code, text = await lorad(control, capsys, "load", "x", control.write("a", "broken"))
         assert code == 1 and "it's broken [adapter_rank]" in text
         code, text = await lorad(control, capsys, "list", key="wrong")
-        assert code == 1 and "[invalid_api_key]" in text
+        assert code == 1 and "--control-key or LORAD_CONTROL_KEY gives it [invalid_api_key]" in text
+        code, text = await lorad(control, capsys, "list", key="")
+        assert code == 1 and "--control-key or LORAD_CONTROL_KEY gives it [missing_api_key]" in text
         control.client.address = "http://127.0.0.1:9"
         code, text = await lorad(control, capsys, "list")
         assert code == 1 and "[server_unreachable]" in text

@@ -12,6 +12,7 @@ import pytest
 
 from lorad import cli
 from lorad.config import EngineConfig, ServerConfig
+from lorad.observe.catalog import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")])
@@ -79,6 +80,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(file.read_text()), f"{target}: no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_metric_in_a_page_is_there(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return  # it tells former names
+    known = {metric.series for _, metrics in SECTIONS for metric in metrics}
+    assert set(re.findall(r"\b(?:lorad|vllm):[a-z]\w+", page.read_text())) <= known
+
+
 def test_the_readme_names_every_page() -> None:
     text = (ROOT / "README.md").read_text()
     assert [page.name for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in text] == []
@@ -100,7 +109,21 @@ def _flags(parser: argparse.ArgumentParser) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["quick-start", "tuning", "security", "errors", "control", "scheduling", "http-api"])
+FLAGGED = (
+    "quick-start",
+    "tuning",
+    "security",
+    "errors",
+    "control",
+    "scheduling",
+    "http-api",
+    "tenancy",
+    "page",
+    "sources",
+)
+
+
+@pytest.mark.parametrize("name", FLAGGED)
 def test_every_flag_in_a_page_is_there(name: str) -> None:
     text = (ROOT / f"docs/{name}.md").read_text()
     others = {"--write"}  # of benches/costs/run.py

@@ -14,7 +14,7 @@ import torch
 
 from lorad import Engine, Request, _core
 from lorad.engine.refusals import KINDS
-from lorad.errors import InvalidRequest, NotFound, Unavailable
+from lorad.errors import InvalidRequest, NotFound, Overloaded, Unavailable
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
 from make_adapter import make_adapter
@@ -373,6 +373,14 @@ assert "torch" not in sys.modules, "torch was imported"
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_pin_without_room_names_its_option(base: Path, adapters: dict[str, Path]) -> None:
+    engine = make(base, {"r9": adapters["r9"]})
+    with pytest.raises(Overloaded, match="at most 0 may be \\(--max-pinned-bytes\\)") as refused:
+        engine.pin_adapter(engine.adapters.names["r9"].generation, True)
+    assert refused.value.code == "pins_full"
+    engine.close()
 
 
 @pytest.mark.parametrize("how", ["prewarm", "pin"])

@@ -107,8 +107,8 @@ async def test_pages_by_owner(tmp_path: Path) -> None:
         pages = answer["pages"]
         assert (pages["total"], pages["free"], pages["sequences"], pages["prefixes"]) == (64, 60, 1, 0)
         assert pages["by_adapter"] == [
-            {"names": [], "generation": "gen-old", "pages": 7},
-            {"names": ["a"], "generation": "gen-a", "pages": 3},
+            {"names": [], "parts": [], "generation": "gen-old", "pages": 7},
+            {"names": ["a"], "parts": [], "generation": "gen-a", "pages": 3},
         ]
         cards = {card["name"]: card for card in answer["adapters"]["data"]}
         assert (cards["a"]["tier"], cards["a"]["running"], cards["a"]["waiting"]) == ("hot", 2, 1)

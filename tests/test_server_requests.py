@@ -288,6 +288,34 @@ async def test_a_body_that_is_too_long(path: str) -> None:
 
 
 @BOTH
+async def test_a_body_that_will_be_too_long_is_refused_before_it_comes(path: str) -> None:
+    async with serving(body_bytes_max=4096) as client:
+        host, port = client.address.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 4097\r\n\r\n{{".encode())
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+        await client.alive()
+
+
+LABELS = {"user": "u-1", "metadata": {"run": "7"}, "prompt_cache_key": "k", "safety_identifier": "s"}
+
+
+@BOTH
+async def test_labels_for_others_change_nothing(path: str) -> None:
+    labels = LABELS if path == CHAT else {"user": LABELS["user"]}
+    async with serving() as client:
+        status, plain = await client.post(path, **GOOD[path])
+        assert status == 200
+        for name, value in labels.items():
+            status, answer = await client.post(path, **{**GOOD[path], name: value})
+            assert status == 200 and answer["choices"] == plain["choices"], (name, answer)
+            assert (await client.post(path, **{**GOOD[path], name: None}))[0] == 200
+            assert refused(await client.post(path, **{**GOOD[path], name: 7}), name)["code"] == "field_type"
+        await client.alive()
+
+
+@BOTH
 @pytest.mark.parametrize("name", ["nobody", "Devil", "devil ", " devil", "devi", "base ", "org/name", "*", "x" * 5000])
 async def test_unknown_models_are_404(path: str, name: str) -> None:
     async with serving() as client:

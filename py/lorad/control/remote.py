@@ -14,6 +14,10 @@ SECONDS = 30.0
 """How long an answer may take, beyond what was asked to be waited for."""
 
 
+HINTS = dict.fromkeys(("missing_api_key", "invalid_api_key"), "; --control-key or LORAD_CONTROL_KEY gives it")
+"""What a command's user can do about a refusal whose text is for who writes headers, by code."""
+
+
 class Remote:
     """Blocking calls; refusals are raised as the server's own."""
 
@@ -47,6 +51,7 @@ def _refusal(status: int | None, body: bytes) -> LoradError:
     try:
         error = json.loads(body)["error"]
         kind = next((kind for kind in KINDS.values() if kind.status == status), LoradError)
-        return kind(error["message"], code=error["code"], param=error["param"])
+        hint = HINTS.get(error["code"], "")
+        return kind(error["message"] + hint, code=error["code"], param=error["param"])
     except (ValueError, KeyError, TypeError):
         return Unavailable(f"the server answered {status}, and not in lorad's form", code="server_answer")

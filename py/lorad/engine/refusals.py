@@ -60,6 +60,8 @@ def refusals() -> Iterator[None]:
                 f"the wait could become {refused.value / 1e6:.6g} s, at most {refused.limit / 1e6:.6g} s are accepted "
                 "(wait_seconds_max)"
             )
+        if refused.code == "pins_full":
+            message += " (--max-pinned-bytes)"
         raise kind(message, code=refused.code, param=param) from None
 
 

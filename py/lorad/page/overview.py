@@ -16,6 +16,7 @@ from lorad.engine.messages import AdapterStats, Stats
 from lorad.errors import Unavailable
 from lorad.observe.recent import Recent, Waits
 from lorad.page.query import Query, parse_query
+from lorad.server.combinations import Combinations
 from lorad.server.failures import json_response
 from lorad.server.gate import Gate
 from lorad.server.in_flight import InFlight
@@ -44,6 +45,7 @@ class Sources(NamedTuple):
     gate: Gate
     in_flight: InFlight
     recent: Recent
+    combinations: Combinations
     tenancy: Tenancy | None
 
 
@@ -136,9 +138,15 @@ class Overview:
                 names.setdefault(record.info.generation, []).append(record.name)
         held = [(one.pages, generation) for generation, one in stats.adapters.items() if one.pages]
         held.sort(key=lambda one: (-one[0], one[1]))
+        parts = self._from.combinations.parts()
         told = [
-            # A generation without a name drains: requests of before end on it.
-            {"names": names.get(generation, [])[:3], "generation": generation, "pages": pages}
+            # A generation with neither names nor parts drains: requests of before end on it.
+            {
+                "names": names.get(generation, [])[:3],
+                "parts": parts.get(generation, []),
+                "generation": generation,
+                "pages": pages,
+            }
             for pages, generation in held[:OWNERS_MAX]
         ]
         return {

@@ -354,7 +354,15 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     )
     if control is not None:
         control.add_to(app)
-        sources = Sources(front.handle, control.manager, front.gate, front.in_flight, front.metrics.recent, tenancy)
+        sources = Sources(
+            front.handle,
+            control.manager,
+            front.gate,
+            front.in_flight,
+            front.metrics.recent,
+            front.combinations,
+            tenancy,
+        )
         Overview(sources).add_to(app)
     if tenancy is not None:
         TenantRoutes(tenancy).add_to(app)

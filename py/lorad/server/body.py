@@ -14,8 +14,12 @@ BODY_SECONDS = 60.0
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The whole body."""
+    """The whole body. One that is longer than the application's `client_max_size`, by its header or as it comes, is
+    HTTP's 413."""
     check_content_type(request.headers.get("Content-Type", ""))
+    length = request.content_length
+    if length is not None and length > request.client_max_size:  # said at once, not when that much has come
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()

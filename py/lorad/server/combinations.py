@@ -54,6 +54,10 @@ class Combinations:
     def __len__(self) -> int:
         return len(self._copies)
 
+    def parts(self) -> dict[str, list[str]]:
+        """The adapters' names in each, by generation."""
+        return {copy.generation: list(copy.parts) for copy in self._copies}
+
     async def check(self, wanted: Sequence[Wanted], resolve: Resolve) -> None:
         """Refuses names that mean no adapter, after bringing those that come on demand."""
         await self._terms(wanted, resolve)

@@ -68,6 +68,8 @@ class _Common(msgspec.Struct, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    # Labels of OpenAI's own accounts and caches: they ask for nothing in an answer, and clients send them unasked.
+    user: str | None = None
 
 
 class ChatRequest(_Common, kw_only=True):
@@ -80,6 +82,9 @@ class ChatRequest(_Common, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: str | Choice | None = None
     parallel_tool_calls: bool | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
 
 
 class CompletionRequest(_Common, kw_only=True):

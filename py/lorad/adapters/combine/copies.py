@@ -32,6 +32,9 @@ class Copies(Generic[C]):
     def __len__(self) -> int:
         return len(self._copies)
 
+    def __iter__(self) -> Iterator[C]:
+        return iter(self._copies.values())
+
     def find(self, generation: str) -> C | None:
         """The copy, if there is one, which counts as a use of it."""
         copy = self._copies.get(generation)

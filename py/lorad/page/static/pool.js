@@ -85,9 +85,9 @@ export class PoolMap {
 /** Who has pages, in the order of the map. */
 function owners(pages) {
   const shown = pages.by_adapter.slice(0, OWNERS_SHOWN);
-  const named = shown.map(({ names, generation, pages: held }) => ({
+  const named = shown.map(({ names, parts, generation, pages: held }) => ({
     key: `adapter ${generation}`,
-    name: names.length ? names.join(", ") : `an older version (${generation.slice(0, 8)})`,
+    name: names.join(", ") || parts.join(" + ") || `an older version (${generation.slice(0, 8)})`,
     pages: held,
     colour: `adapter-${hash(generation) % COLOURS}`,
   }));
