@@ -13,6 +13,7 @@ import msgspec
 from lorad.control.manager import AdapterManager
 from lorad.control.setup import make_manager, on_unknown
 from lorad.server.registry import Registry
+from lorad.store.state import STATE_FILE, StateFile
 from scripted_engine import ScriptedEngine, model_info
 from serving import CONTEXT, VOCAB, Client, serving
 
@@ -101,7 +102,8 @@ async def controlling(
     managers: list[AdapterManager] = []
 
     async def control(registry: Registry, front: Any, config: Any) -> AdapterManager:
-        manager = await asyncio.to_thread(make_manager, engine, registry, front.in_flight, config, folder=folder)
+        state = await asyncio.to_thread(StateFile, folder / STATE_FILE, engine.model.digest)
+        manager = await asyncio.to_thread(make_manager, engine, registry, front.in_flight, config, state, folder=folder)
         await manager.read_state(taken)
         front.names.on_unknown = on_unknown(manager, config)
         front.names.is_taken = manager.has

@@ -380,19 +380,23 @@ class ProcessScript:
 
 
 def process_script(
-    config: EngineConfig, on_progress: Any, on_page_in: Any, *, will_load: bool = False
+    config: EngineConfig, on_open: Any, on_progress: Any, on_page_in: Any, *, will_load: bool = False
 ) -> ProcessScript:
     """The factory that an engine process is given."""
+    on_open(model_info().digest)
     return ProcessScript(config, on_progress, on_page_in)
 
 
-def too_big(config: EngineConfig, on_progress: Any, on_page_in: Any, *, will_load: bool = False) -> ProcessScript:
+def too_big(config: EngineConfig, **given: Any) -> ProcessScript:
     """A factory whose pool doesn't fit into memory."""
     raise MemoryError("unable to allocate 9 TiB")
 
 
-def slow_to_load(config: EngineConfig, on_progress: Any, on_page_in: Any, *, will_load: bool = False) -> ProcessScript:
+def slow_to_load(
+    config: EngineConfig, on_open: Any, on_progress: Any, on_page_in: Any, *, will_load: bool = False
+) -> ProcessScript:
     """A factory whose model takes longer to load than anybody waits."""
+    on_open(model_info().digest)
     on_progress("weights", 1, 2)
     time.sleep(60)
     return ProcessScript(config, on_progress, on_page_in)

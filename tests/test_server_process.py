@@ -23,7 +23,8 @@ from lorad.engine.client import ProcessEngine
 from lorad.engine.messages import Finished, Generate, Progress, Sampling, Token
 from lorad.errors import AdapterRejected, EngineFailure, LoradError, NotFound, Unavailable
 from lorad.server.run import Server
-from scripted_engine import ProcessScript
+from lorad.store.state import StateFile
+from scripted_engine import ProcessScript, model_info
 from serving import TEXT, chunks_of
 
 HERE = Path(__file__).parent
@@ -349,6 +350,30 @@ async def test_what_prevents_a_start_is_said_and_leaves_nothing(
     with pytest.raises(LoradError, match=re.escape(message)):
         await server.start()
     assert server.engine.pid is None or not _exists(server.engine.pid)
+
+
+async def test_a_state_file_that_is_used_is_refused_before_the_weights_are_read(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state.sqlite"
+    holder = StateFile(state, model_info().digest)
+    config = ServerConfig(port=0, served_model_name="base", control_key="secret" * 8, state_file=str(state))
+    server = Server(EngineConfig(model=str(model_folder)), config, engine="scripted_engine:slow_to_load")
+    async with asyncio.timeout(30):  # it would load for longer
+        with pytest.raises(Unavailable) as refusal:
+            await server.start()
+    assert refusal.value.code == "state_locked"
+    assert server.engine.pid is not None and not _exists(server.engine.pid)
+    holder.close()
+
+
+async def test_a_start_that_fails_later_leaves_the_state_file(model_folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state.sqlite"
+    options = {"served_model_name": "base", "control_key": "secret" * 8, "chat_template": "/no/such/file"}
+    config = ServerConfig(port=0, state_file=str(state), **options)
+    with pytest.raises(LoradError, match="chat_template"):
+        await Server(EngineConfig(model=str(model_folder)), config, engine=ENGINE).start()
+    StateFile(state, model_info().digest).close()
 
 
 SERVE = """

@@ -61,6 +61,17 @@ def test_all_that_will_be_measured_is_counted_ahead(
     assert told == [("weights", 0, 0)], "the second start measures nothing"
 
 
+def test_which_base_it_is_is_told_before_its_weights_are_read(tmp_path: Path) -> None:
+    base, told = make_tiny(tmp_path / "tiny"), []
+    Engine(
+        str(base),
+        kv_cache_memory_bytes=1 << 20,
+        on_open=told.append,
+        on_progress=lambda stage, done, total: told.append(stage),
+    ).close()
+    assert told[:2] == [open_model(base).digest, "weights"]
+
+
 def test_a_start_says_its_stages_in_lines() -> None:
     assert describe_progress(Progress("weights", 0, 0)) == "lorad: loading the weights"
     assert describe_progress(Progress("operators", 2, 5)) == "lorad: measuring operators on this machine, once (2 of 5)"

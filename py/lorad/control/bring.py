@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from lorad.control.background import Background
+from lorad.control.fetches import Fetches, place_of
 from lorad.control.operation import Operation
 from lorad.control.rates import Rate
 from lorad.control.record import Awaited, Record, Source
@@ -27,8 +27,8 @@ from lorad.store.thread import StateThread
 
 T = TypeVar("T")
 
-FETCHES_MAX = 4
-"""Sources that are read at once."""
+CACHE = "the adapter cache"
+"""The place of what is looked for there; no source's."""
 
 
 class Bring:
@@ -51,7 +51,7 @@ class Bring:
         self._background = background
         self._check_rate = Rate()
         self._fetch_rate = Rate()
-        self._fetches = ThreadPoolExecutor(FETCHES_MAX, thread_name_prefix="lorad-fetch")
+        self._fetches = Fetches()
 
     async def bring(
         self,
@@ -116,24 +116,36 @@ class Bring:
             operation.progress(done, total)
             operation.estimate_seconds = self._fetch_rate.seconds(total - done)
 
-        def fetch() -> Entry:
-            # What is here needs no source: it may be gone, or not be allowed any more.
-            if digest:
-                self._cache.verify(digest)  # it may have been damaged on the disk meanwhile
-                if (entry := self._cache.hold(digest)) is not None:
-                    return entry
-            parsed = parse_source(source, self._policy)
-            return self._cache.obtain(
-                parsed, digest=digest or None, on_progress=progress, cancelled=lambda: operation.cancelled, hold=True
-            )
+        def find(given_up: Callable[[], bool]) -> Entry | None:
+            self._cache.verify(digest)  # it may have been damaged on the disk meanwhile
+            return self._cache.hold(digest)
 
-        async def on_thread() -> Entry:
-            return await asyncio.get_running_loop().run_in_executor(self._fetches, fetch)
+        def release(entry: Entry | None) -> None:
+            if entry is not None:
+                self._cache.release(entry.digest)
+
+        async def fetch() -> Entry:
+            seconds = self._policy.seconds_max
+            # What is here needs no source: it may be gone, hang, or not be allowed any more.
+            if digest and (entry := await self._fetches.run(CACHE, source, find, seconds, release)) is not None:
+                return entry
+            parsed = parse_source(source, self._policy)
+
+            def obtain(given_up: Callable[[], bool]) -> Entry:
+                return self._cache.obtain(
+                    parsed,
+                    digest=digest or None,
+                    on_progress=progress,
+                    cancelled=lambda: operation.cancelled or given_up(),
+                    hold=True,
+                )
+
+            return await self._fetches.run(place_of(parsed), parsed.text, obtain, seconds, release)
 
         async def let_go(entry: Entry) -> None:
-            self._cache.release(entry.digest)
+            release(entry)
 
-        entry = await self._unless_cancelled(name, operation, on_thread(), let_go)
+        entry = await self._unless_cancelled(name, operation, fetch(), let_go)
         self._fetch_rate.saw(entry.bytes, asyncio.get_running_loop().time() - began)
         return entry
 
@@ -224,8 +236,8 @@ class Bring:
         return info.life == self._handle.life
 
     def close(self) -> None:
-        """Lets the threads go."""
-        self._fetches.shutdown(wait=False, cancel_futures=True)
+        """Begins no fetch any more."""
+        self._fetches.close()
 
 
 def load_cancelled(name: str) -> LoradError:

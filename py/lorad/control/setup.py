@@ -18,7 +18,7 @@ from lorad.server.registry import Registry
 from lorad.sources.cache import AdapterCache
 from lorad.sources.policy import SourcePolicy
 from lorad.sources.registry import Registry as AdapterFolder
-from lorad.store.state import STATE_FILE, StateFile
+from lorad.store.state import StateFile
 
 ADAPTERS = "adapters"
 """In the data folder."""
@@ -29,15 +29,13 @@ def make_manager(
     registry: Registry,
     in_flight: InFlight,
     config: ServerConfig,
+    state: StateFile,
     *,
     folder: Path | None = None,
 ) -> AdapterManager:
-    """The manager that a server's options ask for, with its state file and adapter cache in a data folder."""
-    folder = folder or data_folder()
-    policy = source_policy(config)
-    path = Path(config.state_file).expanduser() if config.state_file else folder / STATE_FILE
-    cache = AdapterCache(folder / ADAPTERS, config.adapter_cache_bytes)
-    return AdapterManager(handle, registry, in_flight, StateFile(path, handle.model.digest), cache, policy)
+    """The manager that a server's options ask for, with its adapter cache in a data folder. It closes `state`."""
+    cache = AdapterCache((folder or data_folder()) / ADAPTERS, config.adapter_cache_bytes)
+    return AdapterManager(handle, registry, in_flight, state, cache, source_policy(config))
 
 
 def source_policy(config: ServerConfig) -> SourcePolicy:

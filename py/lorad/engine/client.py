@@ -35,6 +35,7 @@ from lorad.engine.messages import (
     GetStats,
     LoadAdapter,
     ModelInfo,
+    Opened,
     PinAdapter,
     PrewarmAdapter,
     Progress,
@@ -72,13 +73,16 @@ class ProcessEngine:
         config: EngineConfig,
         *,
         engine: str = DEFAULT_ENGINE,
+        on_open: Callable[[str], None] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         will_load: bool = False,
     ) -> None:
-        """`will_load`: adapters will be loaded while it serves."""
+        """`on_open`: told the base's digest before its weights are read, at each start. `will_load`: adapters will be
+        loaded while it serves."""
         self._will_load = will_load
         self._config = config
         self._engine = engine
+        self._on_open = on_open
         self._on_progress = on_progress
         self._model: ModelInfo | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -360,6 +364,9 @@ class ProcessEngine:
             case Progress():
                 if self._on_progress is not None:
                     self._on_progress(message)
+            case Opened(digest):
+                if self._on_open is not None:
+                    self._on_open(digest)
             case Ready(model):
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(model)

@@ -56,6 +56,7 @@ class Engine:
         model: str = "smollm2",
         *,
         config: EngineConfig | None = None,
+        on_open: Callable[[str], None] | None = None,
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
         on_page_in: Callable[[], None] = lambda: None,
         blocking: bool = True,
@@ -64,13 +65,16 @@ class Engine:
     ) -> None:
         """Loads `model`; `options` are the fields of EngineConfig.
 
-        `on_page_in` is called when a page-in has ended, on another thread.
+        `on_open` is called with the base's digest before its weights are read, `on_page_in` when a page-in has ended,
+        on another thread.
         `loader`: reads adapters in a process of its own, and ends with this engine; None: they're read in this one.
         `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
         limits: dict[str, Any] = {"costs": read_costs(config.costs)} if config.costs else {}
         self.weights = open_model(config.model, on_progress)
+        if on_open is not None:  # else a new file needn't be read for it
+            on_open(self.weights.digest)
         self._trace = TraceFile(config.trace_file) if config.trace_file else None
         self._blocking = blocking
         self._loader = loader
@@ -429,6 +433,7 @@ FAILURES = {
 
 def process_engine(
     config: EngineConfig,
+    on_open: Callable[[str], None],
     on_progress: Callable[[str, int, int], None],
     on_page_in: Callable[[], None],
     *,
@@ -437,4 +442,6 @@ def process_engine(
     """The engine of an engine process, whose loop has messages to read while a page-in is under way."""
     # Before the model is opened: its imports take seconds, beside which the weights are read.
     loader = Loader(Opening(config.model, config.max_lora_rank)) if will_load else None
-    return Engine(config=config, on_progress=on_progress, on_page_in=on_page_in, blocking=False, loader=loader)
+    return Engine(
+        config=config, on_open=on_open, on_progress=on_progress, on_page_in=on_page_in, blocking=False, loader=loader
+    )

@@ -47,7 +47,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """The first message: load this model; answered by Progress, then Ready or Fatal."""
+    """The first message: load this model; answered by Opened and Progress, then Ready or Fatal."""
 
     config: EngineConfig
     will_load: bool = False
@@ -179,6 +179,12 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     stage: str
     done: int
     total: int
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """Which base it is; its weights aren't read yet."""
+
+    digest: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -347,4 +353,4 @@ class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
     failure: Failure
 
 
-ToFront = Progress | Ready | Step | AdapterLoaded | CallDone | CallFailed | Stats | Fatal
+ToFront = Progress | Opened | Ready | Step | AdapterLoaded | CallDone | CallFailed | Stats | Fatal

@@ -40,6 +40,7 @@ from lorad.engine.messages import (
     GetStats,
     LoadAdapter,
     ModelInfo,
+    Opened,
     PinAdapter,
     PrewarmAdapter,
     Progress,
@@ -349,15 +350,17 @@ def read_frames(connection: socket.socket, frames: FrameBuffer, inbox: Inbox) ->
 def build(
     name: str,
     config: EngineConfig,
+    on_open: Callable[[str], None],
     on_progress: Callable[[str, int, int], None],
     on_page_in: Callable[[], None],
     *,
     will_load: bool,
 ) -> Steppable:
-    """The engine that `module:factory` makes of these arguments."""
+    """The engine that `module:factory` makes of these arguments. `on_open`: told the base's digest before its weights
+    are read."""
     module, _, attribute = name.partition(":")
     factory: Callable[..., Steppable] = getattr(importlib.import_module(module), attribute)
-    return factory(config=config, on_progress=on_progress, on_page_in=on_page_in, will_load=will_load)
+    return factory(config=config, on_open=on_open, on_progress=on_progress, on_page_in=on_page_in, will_load=will_load)
 
 
 def main(descriptor: int, engine_name: str) -> int:
@@ -389,6 +392,7 @@ def main(descriptor: int, engine_name: str) -> int:
         engine = build(
             engine_name,
             first.config,
+            lambda digest: send(Opened(digest)),
             lambda stage, done, total: send(Progress(stage, done, total)),
             inbox.wake,
             will_load=first.will_load,

@@ -34,7 +34,7 @@ from lorad.server.app import Front, make_app
 from lorad.server.auth import check_key
 from lorad.server.registry import Registry
 from lorad.server.revival import Revival
-from lorad.store.state import state_path
+from lorad.store.state import StateFile, state_path
 from lorad.tenants.serving import Tenancy
 from lorad.text.model import load_text_model
 
@@ -82,6 +82,7 @@ class Server:
         self.engine = ProcessEngine(
             self._engine_config,
             engine=engine,
+            on_open=self._opened,
             on_progress=on_progress,
             will_load=will_load,
         )
@@ -89,6 +90,10 @@ class Server:
         self.engine.on_death = self._revival.begin
         self.front: Front | None = None
         self.manager: AdapterManager | None = None
+        self._digest: asyncio.Future[str] | None = None
+        """The base's, while the engine that will serve it starts."""
+        self._state: StateFile | None = None
+        """Until the manager has it."""
         self.tenancy: Tenancy | None = None
         self.address = ""
         self.metrics_address = ""
@@ -110,6 +115,9 @@ class Server:
                     asyncio.to_thread(load_text_model, self._engine_config.model, self._config.chat_template)
                 )
                 model_task = tasks.create_task(self.engine.start())
+                if self._loads:
+                    self._digest = asyncio.get_running_loop().create_future()
+                    tasks.create_task(self._open_state(self._digest))
             text, model = text_task.result(), model_task.result()
             if text.tokenizer.size > model.vocab_size:
                 raise ModelRejected(
@@ -133,10 +141,11 @@ class Server:
                 self.tenancy = Tenancy(state_path(self._config.state_file), self.engine)
                 self.front.ledger = self.tenancy.ledger
                 await self.tenancy.start(self.front.limits)
-            if self._loads:
+            if self._state is not None:
                 self.manager = await asyncio.to_thread(
-                    make_manager, self.engine, registry, self.front.in_flight, self._config
+                    make_manager, self.engine, registry, self.front.in_flight, self._config, self._state
                 )
+                self._state = None
                 await self.manager.read_state(taken=modules)
                 self.front.names.on_unknown = on_unknown(self.manager, self._config)
                 self.front.names.is_taken = self.manager.has
@@ -167,6 +176,14 @@ class Server:
                 except TimeoutError:
                     pass
         await self._abandon()
+
+    def _opened(self, digest: str) -> None:
+        if self._digest is not None and not self._digest.done():
+            self._digest.set_result(digest)
+
+    async def _open_state(self, digest: asyncio.Future[str]) -> None:
+        """Before the weights are read: a file that another server uses shouldn't cost that time."""
+        self._state = await asyncio.to_thread(StateFile, state_path(self._config.state_file), await digest)
 
     async def _load(self, registry: Registry, modules: dict[str, str]) -> None:
         for name, path in modules.items():
@@ -242,6 +259,9 @@ class Server:
             await self.front.close()
         if self.manager is not None:
             await self.manager.close()
+        if self._state is not None:
+            self._state.close()
+            self._state = None
         await self.engine.stop()
         if self.tenancy is not None:  # the engine's last words tell what requests have cost that were given up
             await self.tenancy.stop()

@@ -10,6 +10,7 @@ source_digest        other content than was expected
 source_changed       it changed while it was read, twice
 source_unreachable   no answer, or one that can't be used, after all retries
 source_timeout       not there in the time that the policy gives
+source_hung          a place where so many fetches hang that no more are begun
 source_denied        credentials that are missing, wrong or not enough
 source_cancelled     nobody wants it any more
 cache_full           no room: in the cache's limit (with both numbers) or on the disk

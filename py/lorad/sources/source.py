@@ -111,10 +111,11 @@ def _local(text: str, policy: SourcePolicy) -> Source:
 
 
 def _below(parts: list[str], roots: tuple[Path, ...]) -> tuple[tuple[Path, ...], list[str]]:
-    """The roots that an absolute path begins with, either spelling of them, and the rest of it."""
-    for root in roots:
-        for spelling in (root, root.resolve()):
-            start = list(spelling.parts[1:])
+    """The root that an absolute path begins with, either spelling of it, and the rest of the path."""
+    # As they were given first: the other spelling is asked of a disk that may be dead.
+    for spelling in (Path, Path.resolve):
+        for root in roots:
+            start = list(spelling(root).parts[1:])
             if parts[: len(start)] == start:
                 return (root,), parts[len(start) :]
     return (), []
