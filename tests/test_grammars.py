@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ import torch
 from lorad import Engine, Request
 from lorad.errors import InvalidRequest
 from lorad.grammars.build import of_grammar, of_rule, regex_rule, schema_rule
-from lorad.models.open import open_model
-from make_adapter import make_adapter
-from oracle import oracle as oracle_of
-from tiny import EOS, make_tiny
+from oracle import Oracle
+from tiny import EOS
+from tiny_engine import finish, make
 
 TOKENS = 120
 SCHEMA = {
@@ -49,34 +47,6 @@ def follows(text: str) -> bool:
         and len(found["tags"]) <= 2
         and set(found["tags"]) <= {"red", "blue"}
     )
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_adapter(tmp_path_factory.mktemp("adapter"), open_model(base).config, rank=8)
-
-
-def make(base: Path, adapter: Path, **options: Any) -> Engine:
-    engine = Engine(str(base), **({"dtype": "float32", "kv_cache_memory_bytes": 4 << 20} | options))
-    engine.load_adapter("a", str(adapter))
-    return engine
-
-
-@pytest.fixture
-def engine(base: Path, adapter: Path) -> Iterator[Engine]:
-    engine = make(base, adapter)
-    yield engine
-    engine.close()
-
-
-def finish(engine: Engine) -> None:
-    while engine.step():
-        assert engine.core.check() is None
 
 
 def mix(engine: Engine, dice: random.Random) -> dict[str, list[Request]]:
@@ -112,14 +82,14 @@ def test_preempted_answers_go_on_in_their_grammars(base: Path, adapter: Path) ->
     engine.close()
 
 
-def test_the_best_that_the_grammar_allows_is_taken(engine: Engine, base: Path) -> None:
+def test_the_best_that_the_grammar_allows_is_taken(engine: Engine, oracle: Oracle) -> None:
     """Teacher-forced: at each place the reference's best token among the grammar's, which here are known by hand."""
     grammar = of_rule(regex_rule("[a-f]{12}", "x"))
     asked = engine.add([9, 8, 7], max_tokens=TOKENS, grammar=grammar, logprobs=0)
     finish(engine)
     tokenizer = engine.text_model.tokenizer
     allowed = [token for token in range(256) if tokenizer.text_bytes(token) in set(map(str.encode, "abcdef"))]
-    reference = oracle_of(base).logprobs([9, 8, 7, *asked.tokens])[2:]
+    reference = oracle.logprobs([9, 8, 7, *asked.tokens])[2:]
     assert len(asked.tokens) == 12 and asked.finish == "stop"
     for place, token in enumerate(asked.tokens):
         assert token == allowed[int(reference[place, allowed].argmax())]

@@ -12,36 +12,18 @@ import pytest
 
 from lorad import Engine
 from lorad.adapters.image import AdapterImage
-from lorad.models.open import open_model
 from lorad.worker import worker
 from lorad.worker.page_ins import ArenaCopy, PageIns
-from make_adapter import make_adapter
-from tiny import make_tiny
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_adapter(tmp_path_factory.mktemp("adapter"), open_model(base).config)
+from tiny_engine import finish, make
 
 
 @pytest.fixture
 def engine(base: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """One that has page-ins beside rows, never in plans of their own."""
     monkeypatch.setattr(worker, "PAGE_IN_FIRST_US", 0)
-    made = Engine(str(base), dtype="float32", kv_cache_memory_bytes=1 << 20)
-    made.load_adapter("cold", str(adapter))
-    yield made
-    made.close()
-
-
-def finish(engine: Engine) -> None:
-    while engine.step():
-        assert engine.core.check() is None
+    engine = make(base, adapter)
+    yield engine
+    engine.close()
 
 
 def no_image(adapter: int) -> AdapterImage:
@@ -60,7 +42,7 @@ def ended(page_ins: PageIns, adapter: int) -> str | None:
 def test_one_that_cant_begin_has_failed(engine: Engine) -> None:
     """Nobody waits for what was never begun."""
     engine.worker.page_ins.close()
-    asked = engine.add([5], "cold", max_tokens=2)
+    asked = engine.add([5], "a", max_tokens=2)
     finish(engine)
     assert asked.finish == "error" and asked.error is not None and "page pool" in asked.error
 
@@ -84,7 +66,7 @@ def test_a_system_without_further_threads_begins_them(engine: Engine, monkeypatc
     def none_left(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    asked = engine.add([5], "cold", max_tokens=2)
+    asked = engine.add([5], "a", max_tokens=2)
     monkeypatch.setattr(threading.Thread, "start", none_left)
     finish(engine)
     assert asked.finish == "length"
@@ -93,12 +75,12 @@ def test_a_system_without_further_threads_begins_them(engine: Engine, monkeypatc
 def test_one_that_the_table_refuses_has_failed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its waiters are answered, and the next one tries again."""
     (registered,) = engine.worker._adapters.items()
-    asked = engine.add([5], "cold", max_tokens=2)
+    asked = engine.add([5], "a", max_tokens=2)
     engine.worker._adapters[registered[0]] = registered[1]._replace(tag=0)
     finish(engine)
     assert asked.finish == "error" and asked.error is not None and "page pool" in asked.error
     engine.worker._adapters[registered[0]] = registered[1]
-    again = engine.add([5], "cold", max_tokens=2)
+    again = engine.add([5], "a", max_tokens=2)
     finish(engine)
     assert again.finish == "length"
 
@@ -110,7 +92,7 @@ def test_those_of_a_plan_that_fails_are_begun(engine: Engine, broken: str, monke
     def fail(*given: Any) -> None:
         raise RuntimeError("injected")
 
-    hurt, waits = engine.add([5, 6], max_tokens=4), engine.add([5, 6], "cold", max_tokens=4)
+    hurt, waits = engine.add([5, 6], max_tokens=4), engine.add([5, 6], "a", max_tokens=4)
     with monkeypatch.context() as patch:
         if broken == "pages":
             patch.setattr(engine.worker._touch, "used", fail)

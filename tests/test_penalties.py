@@ -7,7 +7,6 @@ define a penalty they lack) change its logits at each place, and the best token 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,48 +21,13 @@ from transformers import (
 
 from lorad import Engine, Request
 from lorad.errors import InvalidRequest
-from lorad.models.open import open_model
-from make_adapter import make_adapter
 from oracle import Oracle
-from oracle import oracle as oracle_of
-from tiny import VOCAB, make_tiny
+from tiny import VOCAB
+from tiny_engine import finish, make
 
 TOKENS = 24
 CLOSE = 1e-3
 """Where the reference's two best are nearer than this, either is right."""
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_adapter(tmp_path_factory.mktemp("adapter"), open_model(base).config, rank=8)
-
-
-@pytest.fixture(scope="module")
-def oracle(base: Path) -> Oracle:
-    return oracle_of(base)
-
-
-@pytest.fixture
-def engine(base: Path, adapter: Path) -> Iterator[Engine]:
-    engine = make(base, adapter)
-    yield engine
-    engine.close()
-
-
-def make(base: Path, adapter: Path, **options: Any) -> Engine:
-    engine = Engine(str(base), **({"dtype": "float32", "kv_cache_memory_bytes": 4 << 20} | options))
-    engine.load_adapter("a", str(adapter))
-    return engine
-
-
-def finish(engine: Engine) -> None:
-    while engine.step():
-        assert engine.core.check() is None
 
 
 def changed(logits: torch.Tensor, prompt: list[int], made: list[int], asked: dict[str, Any]) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,46 +14,17 @@ from lorad.config import EngineConfig, ServerConfig
 from lorad.errors import InvalidRequest
 from lorad.server.run import Server
 from oracle import Oracle
-from oracle import oracle as oracle_of
-from tiny import VOCAB, make_tiny
+from tiny import VOCAB
+from tiny_engine import finish, make
 from trained_adapter import train
 
 TOLERANCE = 1e-3
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
 def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The head too: its adapter is grouped by the tokens that are looked at, not by the step's."""
     return train(base, tmp_path_factory.mktemp("adapter"), target_modules=["q_proj", "down_proj", "lm_head"])
-
-
-@pytest.fixture(scope="module")
-def oracle(base: Path) -> Oracle:
-    return oracle_of(base)
-
-
-@pytest.fixture
-def engine(base: Path, adapter: Path) -> Iterator[Engine]:
-    engine = make(base, adapter)
-    yield engine
-    engine.close()
-
-
-def make(base: Path, adapter: Path, **options: Any) -> Engine:
-    engine = Engine(str(base), **({"dtype": "float32", "kv_cache_memory_bytes": 4 << 20} | options))
-    engine.load_adapter("a", str(adapter))
-    return engine
-
-
-def finish(engine: Engine) -> None:
-    while engine.step():
-        assert engine.core.check() is None
-    assert not engine.worker.prompt_scores
 
 
 def agrees(oracle: Oracle, request: Request, adapter: Path | None, best: int) -> None:

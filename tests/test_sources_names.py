@@ -203,3 +203,14 @@ def test_naming_a_source_imports_nothing_heavy() -> None:
     code = f"import sys, lorad.sources; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_path_below_a_root_as_it_was_given_asks_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other roots' disks may be dead, and this is asked on the event loop."""
+
+    def hangs(path: Path) -> Path:
+        raise AssertionError(f"{path} was looked for")
+
+    monkeypatch.setattr(Path, "resolve", hangs)
+    roots = (tmp_path / "dead", tmp_path / "well")
+    assert parse_source(str(tmp_path / "well" / "x"), SourcePolicy(roots=roots)).roots == roots[1:]
