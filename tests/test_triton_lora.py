@@ -161,7 +161,8 @@ def test_where_pages_lie_changes_no_bit() -> None:
     """Runs are cut where pages end, or go on in the next."""
     adapters = [{"rank": 50, "element": "bf16", "modules": [0], "gains": True}]
     apart, together = (
-        make(5, 64, [48], 4096, torch.bfloat16, adapters, [(0, 5)], neighbours=neighbours) for neighbours in (False, True)
+        make(5, 64, [48], 4096, torch.bfloat16, adapters, [(0, 5)], neighbours=neighbours)
+        for neighbours in (False, True)
     )
     runs = [int((case.table.runs[:, 1] != 0).sum()) for case in (apart, together)]
     assert runs[0] > runs[1]
@@ -242,9 +243,7 @@ def test_embedding(dtype: torch.dtype, page_bytes: int) -> None:
     by_definition.lora_embed(defined, ids, arena, table.table, *work, LAYER, 0)
     size = float(wanted.nan_to_num().abs().max())
     for result in (got, defined):
-        torch.testing.assert_close(
-            result.float(), wanted, rtol=CLOSE[dtype], atol=CLOSE[dtype] * size, equal_nan=True
-        )
+        torch.testing.assert_close(result.float(), wanted, rtol=CLOSE[dtype], atol=CLOSE[dtype] * size, equal_nan=True)
         assert torch.equal(result[[0, 19, 20, 27, 28, 29]], hidden[[0, 19, 20, 27, 28, 29]])
     for slot, tag, begin, _ in tiles[:3]:
         alone = hidden[begin : begin + 1].clone()
@@ -254,7 +253,9 @@ def test_embedding(dtype: torch.dtype, page_bytes: int) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    case = make(1, 33, [20, 12], 256, torch.float32, MIXED[:1] * 0 + [{"rank": 2, "element": "f32", "modules": [0]}], [])
+    case = make(
+        1, 33, [20, 12], 256, torch.float32, MIXED[:1] * 0 + [{"rank": 2, "element": "f32", "modules": [0]}], []
+    )
     work = work_list(np.random.default_rng(0), [], 1)
     workspace = torch.empty(workspace_shape(*case.x.shape, 2, 2))
 

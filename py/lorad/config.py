@@ -18,6 +18,7 @@ from lorad.errors import InvalidRequest
 Config = TypeVar("Config")
 YEAR_SECONDS = 365 * 86400
 THREADS_MAX = 1024
+Device = Literal["cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -51,6 +52,17 @@ class EngineConfig:
 
     model: str = option("", "GGUF file, Hugging Face folder with safetensors, or `smollm2` (the embedded base)")
     dtype: Dtype = option("auto", "number type of computation and KV pages; float32 is the reference")
+    device: Device = option(
+        "cpu", "what computes; cuda: an NVIDIA GPU (wants lorad[gpu]; not yet measured on one, see docs/gpu.md)"
+    )
+    enforce_eager: bool = option(False, "with --device cuda: start every kernel by itself instead of CUDA graphs")
+    image_cache_bytes: int = option(
+        4 << 30,
+        "with --device cuda: pinned memory for the images of the adapters that were used last; others are read from "
+        "their files again",
+        low=0,
+        high=machine_memory,
+    )
     dequantize: bool = option(False, "widen quantised tensors to --dtype at load (the reference path, more memory)")
     deterministic: bool = option(
         False, "the same bits whatever else is in the batch, however prompts are cut, on any number of threads"

@@ -18,7 +18,7 @@ from lorad.errors import InvalidRequest, NotFound
 from lorad.models.fields import shown
 from lorad.models.values import values
 from lorad.models.weights import Weights
-from lorad.worker.worker import Worker
+from lorad.worker.choose import AnyWorker
 
 
 class EngineAdapters:
@@ -27,7 +27,7 @@ class EngineAdapters:
     def __init__(
         self,
         core: _core.Core,
-        worker: Worker,
+        worker: AnyWorker,
         weights: Weights,
         config: EngineConfig,
         now: Callable[[], int],

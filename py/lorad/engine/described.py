@@ -8,10 +8,10 @@ from lorad.engine.adapters import EngineAdapters
 from lorad.engine.messages import AdapterStats, ModelInfo, Stats, TenantStats
 from lorad.models.weights import Weights
 from lorad.observe.memory import resident_bytes
-from lorad.worker.worker import Worker
+from lorad.worker.choose import AnyWorker
 
 
-def model_info(weights: Weights, worker: Worker) -> ModelInfo:
+def model_info(weights: Weights, worker: AnyWorker) -> ModelInfo:
     """The base model, as a front needs to know it."""
     config, geometry = weights.config, worker.geometry
     return ModelInfo(
@@ -29,7 +29,7 @@ def model_info(weights: Weights, worker: Worker) -> ModelInfo:
     )
 
 
-def stats(found: dict[str, Any], worker: Worker, adapters: EngineAdapters, steps: int) -> Stats:
+def stats(found: dict[str, Any], worker: AnyWorker, adapters: EngineAdapters, steps: int) -> Stats:
     """Of what the core counts (`found`), the worker's page-ins and the process."""
     return Stats(
         call=0,

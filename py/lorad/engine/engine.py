@@ -41,9 +41,9 @@ from lorad.engine.trace_file import TraceFile
 from lorad.errors import Unavailable
 from lorad.models.open import open_model
 from lorad.text.model import TextModel, load_text_model
+from lorad.worker.choose import MakeWorker, make_worker
 from lorad.worker.masks import Matcher
 from lorad.worker.plan import Plan
-from lorad.worker.worker import Worker
 
 log = logging.getLogger("lorad.engine")
 
@@ -61,6 +61,7 @@ class Engine:
         on_page_in: Callable[[], None] = lambda: None,
         blocking: bool = True,
         loader: Loader | None = None,
+        make_worker: MakeWorker = make_worker,
         **options: Any,
     ) -> None:
         """Loads `model`; `options` are the fields of EngineConfig.
@@ -68,6 +69,7 @@ class Engine:
         `on_open` is called with the base's digest before its weights are read, `on_page_in` when a page-in has ended,
         on another thread.
         `loader`: reads adapters in a process of its own, and ends with this engine; None: they're read in this one.
+        `make_worker`: another worker than the one that `device` means.
         `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
@@ -84,7 +86,7 @@ class Engine:
             self._page_in_ended.set()
             on_page_in()
 
-        self.worker = Worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
+        self.worker = make_worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
         limits |= self.worker.core_config()
         with config_refusals():
             if self._trace is None:

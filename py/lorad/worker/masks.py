@@ -114,6 +114,10 @@ class StepMasks:
         self._work.result()
         return self._words
 
+    def of_rows(self, rows: Ints) -> StepMasks:
+        """The same for some rows, by their places."""
+        return StepMasks(self.row[rows], self._words, self._work)
+
     def only(self, row: int, tokens: Sequence[int]) -> bool:
         """Whether a row may take nothing but these."""
         left = self.words()[self.row[row]].view(np.uint32).copy()

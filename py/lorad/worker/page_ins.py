@@ -55,7 +55,7 @@ class ArenaCopy:
         image = self._image_of(adapter)
         for begin, end, first in runs(pages):
             image.read(begin, self._arena[first : first + end - begin])
-        return pages.size * self._arena.shape[1]
+        return int(pages.size * self._arena.shape[1])
 
 
 class PageIns:

@@ -53,6 +53,12 @@ class Draw:
                     edit.let_end()
         return StepEdits(self.edits, self.masks) if self.masks is not None or any(self.edits) else None
 
+    def only(self, rows: Ints) -> Draw:
+        """Some of its rows, by their places."""
+        edits = [self.edits[row] for row in rows.tolist()]
+        matchers = [self.matchers[row] for row in rows.tolist()]
+        return Draw(self.lines[rows], edits, matchers, None if self.masks is None else self.masks.of_rows(rows))
+
     def took(self, tokens: Ints) -> None:
         """What was sampled; [rows]."""
         for edit, matcher, token in zip(self.edits, self.matchers, tokens.tolist(), strict=True):

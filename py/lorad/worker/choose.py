@@ -1,0 +1,95 @@
+"""Which worker an engine has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lorad.adapters.image import AdapterImage
+from lorad.config import EngineConfig
+from lorad.engine.messages import Sampling
+from lorad.errors import InvalidRequest
+from lorad.lazy import torch
+from lorad.models.weights import Weights
+from lorad.worker.limits import Limits
+from lorad.worker.masks import Matcher
+from lorad.worker.ops import PageGeometry
+from lorad.worker.page_ins import PageIn, PageIns
+from lorad.worker.plan import Plan
+from lorad.worker.prompt_scores import PromptScores
+from lorad.worker.sampler import Samples
+
+
+class Model(Protocol):
+    """A base model as a worker holds it."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all weights."""
+
+
+class AnyWorker(Protocol):
+    """What an engine asks of a worker; see `Worker` and `GpuWorker`."""
+
+    dtype: str
+    geometry: PageGeometry
+    limits: Limits
+    page_ins: PageIns
+    prompt_scores: PromptScores
+
+    @property
+    def model(self) -> Model: ...
+    def core_config(self) -> dict[str, Any]: ...
+    def add_adapter(self, adapter: int, tag: int, image: AdapterImage) -> None: ...
+    def image(self, adapter: int) -> AdapterImage: ...
+    def drop_adapter(self, adapter: int) -> None: ...
+    def finished_page_ins(self) -> list[PageIn]: ...
+    def wait_for_page_ins(self) -> None: ...
+    def expect(
+        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
+    ) -> None: ...
+    def forget(self, request: int) -> str: ...
+    def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None: ...
+    def run(self, plan: Plan) -> Samples: ...
+    def close(self) -> None: ...
+
+
+class MakeWorker(Protocol):
+    """Makes the worker of an engine."""
+
+    def __call__(
+        self,
+        weights: Weights,
+        config: EngineConfig,
+        *,
+        on_progress: Callable[[str, int, int], None],
+        on_page_in: Callable[[], None],
+    ) -> AnyWorker: ...
+
+
+def make_worker(
+    weights: Weights,
+    config: EngineConfig,
+    *,
+    on_progress: Callable[[str, int, int], None],
+    on_page_in: Callable[[], None],
+) -> AnyWorker:
+    """The one that `config.device` asks for. Refuses a device that isn't there."""
+    if config.device == "cpu":
+        from lorad.worker.worker import Worker
+
+        return Worker(weights, config, on_progress=on_progress, on_page_in=on_page_in)
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        raise InvalidRequest(
+            "device: cuda was asked for, but "
+            + (f"no GPU can be used (torch for CUDA {built})" if built else "this torch was built for CPUs"),
+            code="device_missing",
+            param="device",
+        )
+    from lorad.worker.gpu.cuda import cuda_worker
+
+    return cuda_worker(weights, config, on_progress=on_progress, on_page_in=on_page_in)

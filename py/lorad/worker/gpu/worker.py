@@ -1,0 +1,258 @@
+"""The GPU worker: it does what a plan says on a device, decode steps by graphs that know no adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lorad.adapters.image import AdapterImage
+from lorad.config import EngineConfig
+from lorad.engine.messages import Sampling
+from lorad.kernels.pages import Pages
+from lorad.models.weights import Weights
+from lorad.worker.gpu.buffers import QUERIES, SAMPLE_TILES, TILES, StepBuffers
+from lorad.worker.gpu.capture import Capture
+from lorad.worker.gpu.decoder import DeviceDecoder, Shape
+from lorad.worker.gpu.graphs import Graphs, Key
+from lorad.worker.gpu.operators import Operators
+from lorad.worker.gpu.page_ins import DeviceCopy, PinnedImages
+from lorad.worker.gpu.runs import Chunks, chunks_of, runs_for
+from lorad.worker.gpu.table import SlotTable
+from lorad.worker.limits import Limits
+from lorad.worker.masks import Matcher
+from lorad.worker.ops import F32, PageGeometry, StepArrays
+from lorad.worker.page_ins import PageIn, PageIns
+from lorad.worker.plan import Plan
+from lorad.worker.prompt_scores import PromptScores
+from lorad.worker.sampler import Sampler, Samples
+
+PAGE_INS_MAX = 4
+PAGE_IN_FIRST_US = 2000
+"""Copies that take no longer come before the rows that want them: 84 MB over a link of 55 GB/s take 1.5 ms."""
+GRAPH_BYTES_MAX = 1 << 29
+CAPTURE_SECONDS = 5.0
+"""Of the start; what isn't captured by then is in idle time."""
+
+DTYPES = {"auto": torch.bfloat16, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+ELEMENTS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+
+
+class Registered(NamedTuple):
+    """An adapter that can be paged in."""
+
+    tag: int
+    image: AdapterImage
+    chunks: Chunks
+
+
+class GpuWorker:
+    """Computes plans on a device."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        config: EngineConfig,
+        *,
+        device: torch.device,
+        operators: Operators,
+        capture: Capture | None,
+        on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+        on_page_in: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`capture`: None: every step is started kernel by kernel."""
+        model, dtype = weights.config, DTYPES[config.dtype]
+        self.dtype = ELEMENTS[dtype]
+        self.device = device
+        self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
+        self.limits = limits = Limits.of(config, model, self.geometry.page_bytes)
+        self._config = config
+
+        self.arena = torch.zeros((limits.pages, limits.page_bytes), dtype=torch.uint8, device=device)
+        # One line more than there are: what a step's room for edits has left goes there.
+        self._page_table = torch.zeros((limits.rows + 1, limits.columns), dtype=torch.int32, device=device)
+        pages = Pages(
+            self.arena,
+            self._page_table,
+            model.layers,
+            model.kv_heads,
+            config.block_size,
+            model.head_dim,
+            str(dtype).removeprefix("torch."),
+        )
+        modules = model.adaptable()
+        places = model.layers * len(modules)
+        whole = all(wide % 4 == 0 for module in modules for wide in module[1:])
+        runs = runs_for(limits.slots, places, limits.pages, rank_max=config.max_lora_rank, whole_lines=whole)
+        self.table = SlotTable(limits.slots, model.layers, len(modules), runs, limits.page_bytes, device)
+        self._images = PinnedImages(
+            self.image, limits.page_bytes, config.image_cache_bytes, pinned=device.type == "cuda"
+        )
+        self.page_ins = PageIns(DeviceCopy(self.arena, self._images), on_page_in)
+        self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device)
+        self.sampler = Sampler(limits.rows, model.vocab, 1)
+        self.prompt_scores = PromptScores(limits.rows)
+        self._modules = len(modules)
+        self._adapters: dict[int, Registered] = {}
+        on_progress("weights", 0, 0)
+        self.model = DeviceDecoder(
+            weights,
+            operators,
+            dtype=dtype,
+            device=device,
+            pages=pages,
+            table=self.table.table,
+            inputs=self.buffers.device,
+            limits=limits,
+            rank_max=config.max_lora_rank,
+            deterministic=config.deterministic,
+        )
+        self.graphs: Graphs | None = None
+        if capture is not None:
+            self.graphs = Graphs(capture, self._decode, self._empty, rows_max=limits.rows, bytes_max=GRAPH_BYTES_MAX)
+            self.graphs.capture(CAPTURE_SECONDS)
+
+    def core_config(self) -> dict[str, Any]:
+        """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
+        return self.limits.core(self._config, page_ins=PAGE_INS_MAX, page_in_first_us=PAGE_IN_FIRST_US)
+
+    # adapters
+
+    def add_adapter(self, adapter: int, tag: int, image: AdapterImage) -> None:
+        """Keeps an adapter's image, to be paged in when a plan says so."""
+        self._adapters[adapter] = Registered(tag, image, chunks_of(image.layout, image.modules, self._modules))
+
+    def image(self, adapter: int) -> AdapterImage:
+        """The pages of a registered adapter."""
+        return self._adapters[adapter].image
+
+    def drop_adapter(self, adapter: int) -> None:
+        """Forgets an adapter that no plan can name any more."""
+        del self._adapters[adapter]
+        self._images.drop(adapter)
+
+    def finished_page_ins(self) -> list[PageIn]:
+        """The page-ins that have ended; from here on the slots of those without an error answer for their adapters."""
+        return [done if done.error is not None else self._enter(done) for done in self.page_ins.finished()]
+
+    def _enter(self, done: PageIn) -> PageIn:
+        """Has a slot answer for its adapter. Where that fails the page-in has failed, and is told with the others."""
+        try:
+            registered = self._adapters[done.adapter]
+            self.table.clear(done.slot)  # a plan that failed may not have come to it
+            self.table.set(done.slot, registered.tag, registered.chunks, done.pages)
+        except Exception as failure:
+            return done.failed(failure)
+        return done
+
+    def wait_for_page_ins(self) -> None:
+        """For those of a plan without rows, if they're as short as the core takes them for: others run beside steps."""
+        self.page_ins.wait(2e-6 * PAGE_IN_FIRST_US)
+
+    # requests
+
+    def expect(
+        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
+    ) -> None:
+        """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
+        self.sampler.expect(request, sampling, prompt, matcher)
+        if sampling.prompt_logprobs >= 0:
+            self.prompt_scores.expect(request, prompt, sampling.prompt_logprobs)
+
+    def forget(self, request: int) -> str:
+        """The request has ended. Gives what its grammar failed at, or ""."""
+        return self.sampler.forget(request)
+
+    # a step
+
+    def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None:
+        """Page copies, cleared slots, lines opened, page-ins to begin; `sampling`: by request. Table edits come with
+        the step that they're of.
+
+        Page-ins are begun whatever fails before: the core waits for the end of each, also when it's told that the plan
+        has failed.
+        """
+        try:
+            if count := plan.copies:
+                target, source = (
+                    torch.from_numpy(places[:count].astype(np.int64)).to(self.device)
+                    for places in (plan.copy_target, plan.copy_source)
+                )
+                self.arena.index_copy_(0, target, self.arena.index_select(0, source))
+            for slot in plan.clear_slot[: plan.cleared].tolist():
+                self.table.clear(slot)
+            for line, request in plan.opened():
+                self.sampler.open(line, request, sampling[request])
+        finally:
+            for adapter, slot, pages in plan.page_ins():
+                self.page_ins.start(adapter, slot, pages)
+
+    def run(self, plan: Plan) -> Samples:
+        """Computes the rows of a plan and samples those that are due."""
+        step = StepArrays.of(plan)
+        buffers, samples = self.buffers, len(step.sample_line)
+        buffers.fill(plan)
+        buffers.sample(step)
+        edits = plan.edits
+        places, pages = plan.edit_line[:edits] * self.limits.columns + plan.edit_col[:edits], plan.edit_page[:edits]
+        for begin in range(0, edits, buffers.edits_max):
+            if begin:  # a long prompt's first step has more than a step's room
+                buffers.send()
+                self._edit_pages()
+                self._page_table[0].cpu()  # waits: the host's copy is written again
+            buffers.edit(places[begin : begin + buffers.edits_max], pages[begin : begin + buffers.edits_max])
+        buffers.send()
+        draw = self.sampler.begin(step.sample_line)
+        try:
+            self._compute(plan, samples)
+            logits: F32 = self.model.logits[:samples].float().cpu().numpy()  # the step's only wait
+        finally:
+            draw.settle()
+        made = self.sampler.finish(draw, logits, step.token_pos[step.sample_token])
+        if self.prompt_scores:
+            self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
+        return made
+
+    def _compute(self, plan: Plan, samples: int) -> None:
+        """Starts the step that the buffers hold."""
+        count = self.buffers.count
+        is_decode = plan.tokens == plan.rows == samples
+        if self.graphs is not None and is_decode and (key := self.graphs.key(plan.rows, count(TILES))):
+            return self.graphs.replay(key)
+        queries = 0 if is_decode and not self._config.deterministic else count(QUERIES)
+        self._step(Shape(plan.tokens, plan.rows, samples, count(TILES), count(SAMPLE_TILES), queries))
+
+    def _decode(self, key: Key) -> None:
+        """Starts the step of a graph's bucket."""
+        rows, tiles = key
+        self._step(Shape(rows, rows, rows, tiles, tiles, rows if self._config.deterministic else 0))
+
+    def _step(self, shape: Shape) -> None:
+        self._edit_pages()
+        self.model.forward(shape)
+
+    def _edit_pages(self) -> None:
+        """Applies the buffers' edits of the page table. Those beyond the count go to a place that nobody reads."""
+        edits = self.buffers.device.edits
+        self._page_table.view(-1).index_copy_(0, edits[:, 0].long(), edits[:, 1])
+
+    def _empty(self) -> None:
+        """Makes the device's buffers hold a step without rows."""
+        self.buffers.empty()
+        self.buffers.send()
+
+    def _logits_of(self, step: StepArrays) -> F32:
+        """Logits f32 [samples, vocab] of other tokens of the step that was computed last."""
+        self.buffers.sample(step)
+        self.buffers.send()
+        shape = Shape(step.tokens, 0, len(step.sample_token), 0, self.buffers.count(SAMPLE_TILES), 0)
+        logits: F32 = self.model.logits_of(shape).float().cpu().numpy()
+        return logits
+
+    def close(self) -> None:
+        """Ends the threads that copy and compute masks."""
+        self.sampler.close()
+        self.page_ins.close()

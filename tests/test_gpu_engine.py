@@ -1,0 +1,152 @@
+"""The GPU worker's whole path, on CPU tensors, against transformers + PEFT in fp32.
+
+Definitions stand in the kernels' places, or Triton's interpreter runs these; decode steps go through captured graphs,
+of which a double records what they start. Mixes are random: prompts in chunks, pages that run out, adapters that come
+and go, shared beginnings.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpu_engine import gpu_engine
+from lorad import Engine, Request
+from lorad.errors import InvalidRequest
+from lorad.models.open import open_model
+from lorad.worker.gpu.graphs import Graphs
+from make_adapter import make_adapter
+from oracle import oracle
+from tiny import FAMILIES, make_tiny
+
+MIXES = int(os.environ.get("LORAD_MIXES", "3"))
+TOKENS = 10
+RANKS = (1, 3, 8, 17, 64, 256)
+LOGPROB_TOLERANCE = 1e-3
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    more = {"num_hidden_layers": 7, "sliding_window": 24} if request.param == "gemma3" else {}
+    return make_tiny(tmp_path_factory.mktemp(request.param), request.param, **more)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("llama"), num_hidden_layers=2)
+
+
+def adapters_for(base: Path, folder: Path, ranks: tuple[int, ...] = RANKS) -> dict[str, Path]:
+    """Random ones on random modules."""
+    config, dice = open_model(base).config, random.Random(5)
+    names = [module.name for module in config.modules()]
+    return {
+        f"r{rank}": make_adapter(
+            folder / f"r{rank}",
+            config,
+            rank=rank,
+            modules=dice.sample(names, dice.randint(1, len(names))),
+            seed=rank,
+            dtype=dice.choice([torch.float32, torch.float16, torch.bfloat16]),
+        )
+        for rank in ranks
+    }
+
+
+@pytest.fixture(scope="module")
+def adapters(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return adapters_for(base, tmp_path_factory.mktemp("adapters"))
+
+
+def graphs_of(engine: Engine) -> Graphs:
+    graphs: Graphs = engine.worker.graphs  # type: ignore[attr-defined]
+    return graphs
+
+
+def run(engine: Engine, asked: list[Request]) -> None:
+    while engine.step():
+        assert engine.core.check() is None
+    assert [request.finish for request in asked] == ["length"] * len(asked)
+
+
+def agrees(base: Path, adapters: dict[str, Path], request: Request) -> None:
+    """Same greedy tokens, log-probabilities within the tolerance."""
+    read = [*request.prompt, *request.tokens[:-1]]
+    reference = oracle(base).logprobs(read, adapters.get(request.model))[len(request.prompt) - 1 :]
+    best = reference.argmax(dim=-1).tolist()
+    assert request.tokens == best, f"{request.model or 'base'}, prompt of {len(request.prompt)}"
+    if request.logprobs:
+        chosen = reference[torch.arange(len(best)), best]
+        assert float((chosen - torch.tensor(request.logprobs)).abs().max()) < LOGPROB_TOLERANCE
+
+
+@pytest.mark.parametrize("seed", range(MIXES))
+def test_random_mixes_agree_with_the_reference(base: Path, adapters: dict[str, Path], seed: int) -> None:
+    dice = random.Random(seed)
+    engine = gpu_engine(
+        base,
+        adapters,
+        graphs=dice.random() < 0.7,
+        max_num_seqs=dice.choice([1, 3, 6]),
+        max_num_batched_tokens=dice.choice([8, 33, 256]),
+        block_size=dice.choice([8, 16]),
+        kv_cache_memory_bytes=dice.choice([1 << 20, 2 << 20]),
+        deterministic=dice.random() < 0.3,
+    )
+    vocab, shared = open_model(base).config.vocab, [dice.randrange(256) for _ in range(40)]
+    asked = []
+    for _ in range(10):
+        prompt = shared[: dice.choice([0, 0, 17, 40])] + [dice.randrange(vocab) for _ in range(dice.randint(1, 60))]
+        model = dice.choice(["", *adapters])
+        more: dict[str, Any] = {"logprobs": 0} if dice.random() < 0.3 else {}
+        asked.append(engine.add(prompt, model, max_tokens=TOKENS, stop_token_ids=(), **more))
+        for _ in range(dice.randint(0, 4)):
+            engine.step()
+    run(engine, asked)
+    for request in asked:
+        agrees(base, adapters, request)
+    engine.close()
+
+
+@pytest.fixture
+def small(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, dict[str, Path]]]:
+    """Two layers, room for two adapters at a time, graphs all captured."""
+    adapters = adapters_for(llama, tmp_path_factory.mktemp("few"), (2, 8, 16, 24))
+    engine = gpu_engine(llama, adapters, max_num_seqs=3, max_loras=2, kv_cache_memory_bytes=192 << 10)
+    while graphs_of(engine).pending:
+        graphs_of(engine).capture(60)
+    yield engine, adapters
+    engine.close()
+
+
+def test_no_graph_is_captured_again_whatever_becomes_of_adapters(
+    llama: Path, small: tuple[Engine, dict[str, Path]]
+) -> None:
+    """Adapters evicted, brought back to other slots and pages, of other ranks: graphs find them by the table."""
+    engine, adapters = small
+    graphs = graphs_of(engine)
+    captured, dice = graphs.captures, random.Random(0)
+    for _ in range(12):
+        asked = [
+            engine.add([dice.randrange(256) for _ in range(dice.randint(1, 9))], model, max_tokens=6, stop_token_ids=())
+            for model in dice.sample(["", *adapters], 3)
+        ]
+        run(engine, asked)
+        for request in asked:
+            agrees(llama, adapters, request)
+    assert graphs.captures == captured and graphs.replays > 30
+    assert engine.stats().evictions > 5, "the pool was small enough for pages to change hands"
+
+
+def test_a_gpu_that_isnt_there_is_refused(llama: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(InvalidRequest, match="device: cuda was asked for") as refusal:
+        Engine(str(llama), device="cuda")
+    assert (refusal.value.code, refusal.value.param) == ("device_missing", "device")
