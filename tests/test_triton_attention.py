@@ -115,7 +115,7 @@ def test_windows_around_borders_of_blocks(window: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("geometry", "window"), [(Geometry(8, 2, 64, 16, F32, F32), None), (Geometry(6, 2, 32, 16, BF16, BF16), 40)]
+    ("geometry", "window"), [(Geometry(8, 2, 64, 16, F32, F32), 40), (Geometry(6, 2, 32, 16, BF16, BF16), None)]
 )
 def test_how_a_prompt_is_cut_changes_no_bit(geometry: Geometry, window: int | None) -> None:
     step = Step(3, geometry, [(0, 9), (7, 91)])
