@@ -26,11 +26,19 @@ def gpu_engine(
     kernels: bool = False,
     graphs: bool = True,
     operators: Operators | None = None,
+    capture_seconds: float = 60,
     **options: Any,
 ) -> Engine:
-    """`kernels`: Triton's interpreter computes, slowly; else definitions. `graphs`: decode steps are captured."""
+    """`kernels`: Triton's interpreter computes, slowly; else definitions. `graphs`: decode steps are captured, as many
+    as there is time for at the start."""
     operators = operators or (triton_operators() if kernels else definitions())
-    make = partial(worker.GpuWorker, device=CPU, operators=operators, capture=RecordedCapture() if graphs else None)
+    make = partial(
+        worker.GpuWorker,
+        device=CPU,
+        operators=operators,
+        capture=RecordedCapture() if graphs else None,
+        capture_seconds=capture_seconds,
+    )
     options = {"dtype": "float32", "kv_cache_memory_bytes": 4 << 20, **options}
     engine = Engine(str(base), make_worker=make, **options)
     for name, path in adapters.items():

@@ -355,6 +355,9 @@ class ProcessScript:
     def set_tenant(self, tenant: int, *, weight: int, running_max: int, waiting_max: int, pages_max: int) -> None:
         return None
 
+    def use_idle(self) -> bool:
+        return False
+
     def has_work(self) -> bool:
         return bool(self.waiting or self.aborted)
 

@@ -268,6 +268,10 @@ class Engine:
         nobody uses: then `step` gives None."""
         return bool(self._sampling) or self.worker.page_ins.pending > 0 or self.core.wishes() > 0
 
+    def use_idle(self) -> bool:
+        """Has the worker do a little of what can wait, as capturing graphs. Whether more is left."""
+        return self.worker.use_idle()
+
     def step(self) -> messages.Step | None:
         """Plans, computes and commits one step. None: nothing can run (see `blocking`)."""
         self._check_open()

@@ -101,6 +101,9 @@ class Steppable(Protocol):
     def set_tenant(self, tenant: int, *, weight: int, running_max: int, waiting_max: int, pages_max: int) -> None: ...
     def step(self) -> Step | None: ...
     def has_work(self) -> bool: ...
+    def use_idle(self) -> bool:
+        """Does a little of what can wait until nobody else does. Whether more is left."""
+
     def stats(self) -> Stats: ...
 
 
@@ -192,8 +195,12 @@ class Loop:
                 self._answer_drained()
             if step is not None and (step.tokens or step.finished):
                 send(step)
-            stuck = IDLE_SECONDS if engine.has_work() else None
-            idle = 0.0 if step is not None else stuck
+            if step is not None:
+                idle = 0.0
+            elif engine.has_work():
+                idle = IDLE_SECONDS
+            else:
+                idle = 0.0 if engine.use_idle() else None
 
     def _handle(self, item: Item) -> None:
         match item:

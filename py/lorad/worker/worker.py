@@ -174,6 +174,10 @@ class Worker:
             self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self.model.logits_of)
         return samples
 
+    def use_idle(self) -> bool:
+        """Nothing waits for a time without requests here."""
+        return False
+
     def close(self) -> None:
         """Ends the threads that copy, touch and compute masks."""
         self.sampler.close()

@@ -90,9 +90,9 @@ class Graphs:
         return len(self._wanted)
 
     def capture(self, seconds: float) -> None:
-        """Captures the next of the list until so much time is over; at least one, if any is left."""
+        """Captures the next of the list, and further ones until so much time is over. Negative: none."""
         began = time.perf_counter()
-        while self._wanted:
+        while self._wanted and seconds >= 0:
             if self.bytes >= self._bytes_max:
                 self._wanted.clear()
                 break

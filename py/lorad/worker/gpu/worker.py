@@ -60,10 +60,11 @@ class GpuWorker:
         device: torch.device,
         operators: Operators,
         capture: Capture | None,
+        capture_seconds: float = CAPTURE_SECONDS,
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
         on_page_in: Callable[[], None] = lambda: None,
     ) -> None:
-        """`capture`: None: every step is started kernel by kernel."""
+        """`capture`: None: every step is started kernel by kernel. `capture_seconds`: of the start, for graphs."""
         model, dtype = weights.config, DTYPES[config.dtype]
         self.dtype = ELEMENTS[dtype]
         self.device = device
@@ -113,7 +114,7 @@ class GpuWorker:
         self.graphs: Graphs | None = None
         if capture is not None:
             self.graphs = Graphs(capture, self._decode, self._empty, rows_max=limits.rows, bytes_max=GRAPH_BYTES_MAX)
-            self.graphs.capture(CAPTURE_SECONDS)
+            self.graphs.capture(capture_seconds)
 
     def core_config(self) -> dict[str, Any]:
         """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
@@ -251,6 +252,13 @@ class GpuWorker:
         shape = Shape(step.tokens, 0, len(step.sample_token), 0, self.buffers.count(SAMPLE_TILES), 0)
         logits: F32 = self.model.logits_of(shape).float().cpu().numpy()
         return logits
+
+    def use_idle(self) -> bool:
+        """Captures a graph. Whether more are left."""
+        if self.graphs is None or not self.graphs.pending:
+            return False
+        self.graphs.capture(0)
+        return self.graphs.pending > 0
 
     def close(self) -> None:
         """Ends the threads that copy and compute masks."""
