@@ -194,6 +194,18 @@ async def test_shares_and_limits_reach_the_engine_before_the_key_works(tmp_path:
         assert server.client.engine.tenants == {1: (9, 0, 0, 0), two.number: (8, 0, 0, 0)}
 
 
+async def test_a_removed_tenant_is_as_one_that_was_never_seen(tmp_path: Path) -> None:
+    """So that the core may forget it; one that had the usual share is so already."""
+    made = Tenant("one", 0, weight=7, limits=Limits(running_max=3)), Tenant("two", 0), Tenant("three", 0)
+    async with tenants(tmp_path, *made) as server:
+        numbers = {tenant.name: tenant.number for tenant in server.file.tenants()}
+        server.client.engine.tenants.clear()
+        for name in ("one", "two"):
+            server.file.remove(name)
+        await server.changed()
+        assert server.client.engine.tenants == {numbers["one"]: (100, 0, 0, 0)}
+
+
 async def test_keys_come_and_go_while_it_runs(tmp_path: Path) -> None:
     async with tenants(tmp_path) as server:
         server.keys["new"], row = server.file.add_key("acme")

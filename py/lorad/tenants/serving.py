@@ -14,6 +14,9 @@ from lorad.tenants.limits import TenantLimits
 from lorad.tenants.sums import first_hour
 from lorad.tenants.tenant import Tenant
 
+USUAL = Tenant("usual", 0)
+"""As one that nothing was set of."""
+
 
 class Tenancy:
     """`start` it before the first request, `stop` it after the last."""
@@ -56,14 +59,23 @@ class Tenancy:
         for tenant in tenants:
             if self._told.get(tenant.number) == tenant:
                 continue
-            await self._handle.set_tenant(
-                tenant.number,
-                weight=tenant.weight,
-                running_max=tenant.limits.running_max,
-                waiting_max=tenant.limits.waiting_max,
-                pages_max=tenant.limits.pages_max,
-            )
+            await self._handle.set_tenant(tenant.number, **_share(tenant))
             self._told[tenant.number] = tenant
         numbers = {tenant.number for tenant in tenants}
-        self._told = {number: tenant for number, tenant in self._told.items() if number in numbers}
+        for number in self._told.keys() - numbers:
+            # One without a share of its own is forgotten when the core's table is full: numbers have no end, it has.
+            if _share(self._told[number]) != _share(USUAL):
+                await self._handle.set_tenant(number, **_share(USUAL))
+            del self._told[number]
         self.limits.keep(numbers)
+
+
+def _share(tenant: Tenant) -> dict[str, int]:
+    """The engine's part of a tenant."""
+    limits = tenant.limits
+    return {
+        "weight": tenant.weight,
+        "running_max": limits.running_max,
+        "waiting_max": limits.waiting_max,
+        "pages_max": limits.pages_max,
+    }

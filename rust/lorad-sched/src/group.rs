@@ -223,6 +223,25 @@ impl Groups {
         }
     }
 
+    /// The tenant is forgotten: its groups, which nobody holds, are no longer found.
+    pub fn forget_tenant(&mut self, tenant: u32) {
+        let mut next = self.idle.front(NAMED);
+        while let Some(group) = next {
+            next = self.idle.after(group);
+            let name = self.entries[group as usize].name;
+            if name.tenant == tenant {
+                self.index.remove(&name);
+                self.of_adapter.remove(group);
+                self.idle.push_back(NAMELESS, group);
+            }
+        }
+    }
+
+    /// Does any request hold a group of a tenant?
+    pub fn is_held(&self, tenant: u32) -> bool {
+        self.held[tenant as usize] > 0
+    }
+
     /// Where a group is.
     pub fn place(&self, group: u32) -> Option<Place> {
         if self.resume.list_of(group).is_some() {

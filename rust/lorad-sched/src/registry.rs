@@ -104,20 +104,38 @@ impl Core {
         if let Some(entry) = self.tenants.find(tenant) {
             return Ok(entry);
         }
-        self.room_for_tenant()?;
-        let entry = self.tenants.insert(tenant, TenantSpec::default());
+        let forgotten = self.room_for_tenant()?;
+        if let Some(entry) = forgotten {
+            self.groups.forget_tenant(entry);
+        }
+        let entry = self.tenants.insert(tenant, TenantSpec::default(), forgotten);
         self.groups.grow_tenants(entry as usize + 1);
         self.charged_tenants
             .grow(entry as usize + 1, (self.config.rows_max + self.config.page_ins_max) as usize);
         Ok(entry)
     }
 
-    pub(crate) fn room_for_tenant(&self) -> Result<(), Refusal> {
+    /// Whose place in the table a further tenant gets: `None`: one of its own, until the table is full; then that of the
+    /// least served one which is as one that was never seen.
+    pub(crate) fn room_for_tenant(&self) -> Result<Option<u32>, Refusal> {
         let (limit, tenants) = (self.config.tenants_max, self.tenants.entries().len() as u32);
-        if tenants >= limit {
-            return Err(Refusal::TenantsFull { limit, tenants });
+        if tenants < limit {
+            return Ok(None);
         }
-        Ok(())
+        let forgettable = (0..tenants).filter(|&entry| self.is_forgettable(entry));
+        let least = forgettable.min_by_key(|&entry| self.tenants[entry].service);
+        least.map(Some).ok_or(Refusal::TenantsFull { limit, tenants })
+    }
+
+    /// Has a tenant nothing that it would miss: requests, now or a while ago, adapters, a share or limits of its own?
+    fn is_forgettable(&self, entry: u32) -> bool {
+        let tenant = &self.tenants[entry];
+        tenant.spec == TenantSpec::default()
+            && tenant.adapters == 0
+            && tenant.pages == 0
+            && tenant.charged == 0
+            && !self.groups.is_held(entry)
+            && !self.is_present(entry)
     }
 
     /// Takes no new requests for an adapter. Those that hold it keep it to their end; then [`Event::AdapterGone`]. An

@@ -165,10 +165,10 @@ impl Tenants {
         entries
     }
 
-    /// Puts a tenant into the table; the caller has seen to the limit.
-    pub fn insert(&mut self, id: TenantId, spec: TenantSpec) -> u32 {
-        let entry = self.entries.len() as u32;
-        self.entries.push(Tenant {
+    /// Puts a tenant into the table, in the place of the one that is `forgotten`, else behind all others; the caller has
+    /// seen to the limit.
+    pub fn insert(&mut self, id: TenantId, spec: TenantSpec, forgotten: Option<u32>) -> u32 {
+        let tenant = Tenant {
             id,
             spec,
             service: self.floor,
@@ -183,13 +183,25 @@ impl Tenants {
             started: None,
             turns: 0,
             held_up: false,
-        });
+        };
+        let entry = match forgotten {
+            Some(entry) => {
+                debug_assert!(self.heaps_mut().iter().all(|heaps| heaps.heap_of(entry).is_none()));
+                let before = std::mem::replace(&mut self[entry], tenant);
+                self.index.remove(&before.id);
+                entry
+            }
+            None => {
+                self.entries.push(tenant);
+                let count = self.entries.len();
+                for heaps in self.heaps_mut() {
+                    heaps.grow_elements(count);
+                    heaps.reserve(0, count);
+                }
+                count as u32 - 1
+            }
+        };
         self.index.insert(id, entry);
-        let count = self.entries.len();
-        for heaps in self.heaps_mut() {
-            heaps.grow_elements(count);
-            heaps.reserve(0, count);
-        }
         entry
     }
 
