@@ -118,9 +118,9 @@ class Front:
         registry.on_changed(lambda change: log.info("adapter %r was %s", change.name, change.kind))
         self.in_flight = InFlight()
         self._combined_max = combined_max
-        self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
-        self.lengths = Lengths(handle, text.tokenizer)
         self.names = Names(registry, self.gate)
+        self.combinations = Combinations(handle, self.names, registry, self.in_flight, combined_max)
+        self.lengths = Lengths(handle, text.tokenizer)
         self.tokens = TokenRoutes(
             self.names, registry, text, self.gate, self.limits, handle.model.vocab_size, self._in_thread
         )
@@ -197,7 +197,7 @@ class Front:
             while template != target.template:
                 template = target.template
                 ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template))
-                target = self.registry.resolve(ask.model)
+                target = self.names.now(tenant, ask.model)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -226,10 +226,10 @@ class Front:
         if ask.adapters:
             check_on(self._combined_max)
         name = await self.names.meant(tenant, ask.model)
-        target = self.registry.resolve(name)
+        target = self.names.now(tenant, name)
         if ask.adapters:
             check_model(ask.model, is_base=not target.generation, base=self.registry.base_name)
-            await self.combinations.check(ask.adapters, partial(self.names.exact, tenant))
+            await self.combinations.check(tenant, ask.adapters)
         return (ask if name == ask.model else dataclasses.replace(ask, model=name)), target
 
     def _book(self, tenant: Tenant, generation: Generation, seconds: float) -> None:
@@ -259,9 +259,10 @@ class Front:
         self, request: web.Request, ask: Ask, prompts: _Prompts, kind: type[Format]
     ) -> web.StreamResponse:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
-        target, tenant = self.registry.resolve(ask.model), request[TENANT]
+        tenant = request[TENANT]
+        target = self.names.now(tenant, ask.model)
         if ask.adapters:
-            target = await self.combinations.bring(target, ask.adapters, partial(self.names.exact, tenant))
+            target = await self.combinations.bring(tenant, target, ask.adapters)
         fitted = [(ids, self.lengths.fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)

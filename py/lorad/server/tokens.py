@@ -132,7 +132,7 @@ class TokenRoutes:
 
     async def _target(self, tenant: Tenant, model: str | None) -> Target:
         name = await self._names.meant(tenant, self._registry.base_name if model is None else model)
-        return self._registry.resolve(name)
+        return self._names.now(tenant, name)
 
 
 def _adapters(target: Target) -> tuple[str, ...]:
