@@ -48,7 +48,7 @@ from lorad.server.names import Names
 from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
-from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.server.requests import Ask, ChatRequest, CompletionRequest, Prompt, ask_chat, ask_completion
 from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
 from lorad.tenants.file import Used
@@ -190,13 +190,14 @@ class Front:
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
             self._check_engine()
             tools = None if ask.calling is None else ask.calling.told
-            self.lengths.check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ask = await self._with_grammar(ask)
             ids, template = [], None
             # The name may be pointed elsewhere while the conversation is rendered, to an adapter with another template.
             while template != target.template:
                 template = target.template
-                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template))
+                # What is measured is the text as it was rendered: tools and calls are in it, too.
+                check = partial(self.lengths.check_characters, target, "messages")
+                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template, check=check))
                 target = self.names.now(tenant, ask.model)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
@@ -209,14 +210,10 @@ class Front:
         ask, target = await self._target(tenant, ask)
         with self.gate.passing(count), self.limits.passing(tenant, _adapters(ask, target), count):
             self._check_engine()
-            texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-            if texts:
-                self.lengths.check_characters(target, "prompt", max(map(len, texts)))
-                encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
-            else:
-                encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
+            # Each has its own turn on a thread, which others wait for, and the first that doesn't fit is the last.
+            ids = [await self._encoded(target, ask, prompt) for prompt in prompts]
             ask = await self._with_grammar(ask)
-            return await self._answer(request, ask, _Prompts("prompt", encoded, began), CompletionFormat)
+            return await self._answer(request, ask, _Prompts("prompt", ids, began), CompletionFormat)
 
     # steps
 
@@ -231,6 +228,14 @@ class Front:
             check_model(ask.model, is_base=not target.generation, base=self.registry.base_name)
             await self.combinations.check(tenant, ask.adapters)
         return (ask if name == ask.model else dataclasses.replace(ask, model=name)), target
+
+    async def _encoded(self, target: Target, ask: Ask, prompt: Prompt) -> list[int]:
+        """A prompt's ids, which fit."""
+        if isinstance(prompt, str):
+            self.lengths.check_characters(target, "prompt", len(prompt))
+            prompt = await self._in_thread(partial(self.text.encode, prompt))
+        self.lengths.fit(target, "prompt", prompt, ask)
+        return prompt
 
     def _book(self, tenant: Tenant, generation: Generation, seconds: float) -> None:
         """Writes down what a request has cost its tenant."""
