@@ -348,7 +348,7 @@ def _adapters(ask: Ask, target: Target) -> tuple[str, ...]:
 
 
 def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenancy | None = None) -> web.Application:
-    """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed.
+    """The aiohttp application, for `make_runner`.
 
     Without `control` its routes are refused; with `tenancy` keys are its tenants'.
     """
@@ -379,6 +379,20 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(_sign)
     return app
+
+
+def make_runner(app: web.Application, *, shutdown_seconds: float) -> web.AppRunner:
+    """What an application of this server runs in."""
+    return web.AppRunner(
+        app,
+        handle_signals=False,
+        access_log=None,
+        # That is how a client's leaving is noticed.
+        handler_cancellation=True,
+        # aiohttp would unpack a body before anybody has looked at its key, and log one that can't be as our fault.
+        auto_decompress=False,
+        shutdown_timeout=shutdown_seconds,
+    )
 
 
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:

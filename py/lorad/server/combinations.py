@@ -25,6 +25,7 @@ from lorad.tenants.tenant import Tenant
 
 log = logging.getLogger("lorad.server")
 
+
 @dataclass
 class _Copy(Copy):
     """One combination, at the latest from when it's on its way."""
@@ -40,9 +41,7 @@ class _Copy(Copy):
 class Combinations:
     """Lives on the event loop."""
 
-    def __init__(
-        self, handle: EngineHandle, names: Names, registry: Registry, in_flight: InFlight, most: int
-    ) -> None:
+    def __init__(self, handle: EngineHandle, names: Names, registry: Registry, in_flight: InFlight, most: int) -> None:
         """`names`: what keeps a name from a tenant keeps it from its combinations. `most`: copies at once, those on
         their way included."""
         self._handle = handle
