@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lorad.store.migrations import migrate
@@ -29,6 +30,10 @@ class Opened:
         """Makes the file, and brings it to the newest version, if need be."""
         self._path = path
         self._journals = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+        with suppress(FileExistsError):
+            # Its owner's only: it has keys' hashes, and who used what. SQLite gives the journals the same mode. Nothing
+            # is opened here, as a descriptor that is closed would take SQLite's locks on the file with it.
+            os.mknod(path, 0o600)
         self.database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             self._use_journal()
