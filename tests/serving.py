@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from lorad.config import ServerConfig
 from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
 from lorad.observe.tracing import Tracing
-from lorad.server.app import Front, make_app
+from lorad.server.app import Front, make_app, make_runner
 from lorad.server.registry import Registry
 from lorad.tenants.serving import Tenancy
 from lorad.text.model import TextModel
@@ -96,7 +96,7 @@ class Client:
         async with self.session.get(self.address + path, **options) as response:
             return response.status, msgspec.json.decode(await response.read())
 
-    async def raw(self, path: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    async def raw(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
         headers = {"Content-Type": "application/json"} if headers is None else headers
         async with self.session.post(self.address + path, data=body, headers=headers) as response:
             return response.status, msgspec.json.decode(await response.read())
@@ -166,7 +166,7 @@ async def serving(
         await tenancy.start(front.limits)
     routes = None if control is None else ControlRoutes(await control(registry, front, config), engine)
     app = make_app(front, routes, tenancy)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+    runner = make_runner(app, shutdown_seconds=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

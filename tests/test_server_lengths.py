@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -48,6 +49,42 @@ async def test_a_very_long_text_is_refused_before_it_is_tokenised() -> None:
         refused(
             await client.post(CHAT, model="base", messages=[{"role": "user", "content": "a" * 1_000_000}]), "messages"
         )
+
+
+def _told(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """(path, fields) of conversations in which a text stands elsewhere than in a message's content."""
+    function = {"name": "f", "description": text}
+    called = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": text})}}
+    conversations: list[dict[str, Any]] = [
+        {"messages": MESSAGES, "tools": [{"type": "function", "function": function}]},
+        {"messages": [*MESSAGES, {"role": "assistant", "tool_calls": [called]}]},
+    ]
+    return [(path, fields) for fields in conversations for path in (CHAT, "/tokenize")]
+
+
+async def test_what_tools_and_calls_say_is_as_long_as_what_messages_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(text: str, **options: Any) -> list[int]:
+        raise AssertionError("it was tokenised")
+
+    async with serving() as client:
+        monkeypatch.setattr(client.front.text.tokenizer, "encode", encode)
+        for path, fields in _told("a" * 2_000_000):
+            error = refused(await client.post(path, model="base", **fields), "messages")
+            assert error["code"] == ("context_length_exceeded" if path == CHAT else "field_length")
+
+
+async def test_of_several_prompts_the_first_that_doesnt_fit_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as client:
+        encode, seen = client.front.text.tokenizer.encode, []
+
+        def noted(text: str, **options: Any) -> list[int]:
+            seen.append(text)
+            return encode(text, **options)
+
+        monkeypatch.setattr(client.front.text.tokenizer, "encode", noted)
+        prompts = ["hi", "a" * (2 * CONTEXT), "ho"]
+        error = refused(await client.post(COMPLETIONS, model="base", prompt=prompts), "prompt")
+        assert error["code"] == "context_length_exceeded" and seen == prompts[:2]
 
 
 @BOTH

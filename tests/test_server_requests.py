@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from typing import Any
 
 import msgspec
 import pytest
+from multidict import CIMultiDict
 
 from asking import BOTH, CHAT, COMPLETIONS, GOOD, MESSAGES, refused
 from lorad.server.fields import LENGTHS, RANGES, unsupported
@@ -280,6 +282,31 @@ async def test_content_types(path: str) -> None:
 
 
 @BOTH
+async def test_bodies_arent_unpacked(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(api_key="key") as client:
+        body, key = _json(GOOD[path]), {"Authorization": "Bearer key"}
+        for coding in ("gzip", "GZIP", "deflate", "br", "zstd", "x", "identity, gzip"):
+            for sent in (body, gzip.compress(body)):
+                headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+                assert refused(await client.raw(path, sent, headers | key))["code"] == "content_encoding"
+                assert refused(await client.raw(path, sent, headers), status=401)["code"] == "missing_api_key"
+        headers = {"Content-Type": "application/json", "Content-Encoding": "identity"}
+        assert (await client.raw(path, body, headers | key))[0] == 200
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@BOTH
+async def test_two_keys_arent_one(path: str) -> None:
+    async with serving(api_key="key") as client:
+        for keys in (("key", "other"), ("other", "key"), ("key", "key")):
+            headers = CIMultiDict([("Authorization", f"Bearer {key}") for key in keys])
+            headers["Content-Type"] = "application/json"
+            error = refused(await client.raw(path, _json(GOOD[path]), headers), "Authorization")
+            assert error["code"] == "duplicate_field"
+        assert client.engine.submitted == []
+
+
+@BOTH
 async def test_a_body_that_is_too_long(path: str) -> None:
     async with serving(body_bytes_max=4096) as client:
         error = refused(await client.raw(path, b" " * 5000), status=413)
@@ -358,6 +385,8 @@ async def test_conversations_that_cant_be_rendered() -> None:
             [{"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]}],
             [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "[1]"}}]}],
             [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": "{"}}]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": '{"a":NaN}'}}]}],
+            [{"role": "assistant", "tool_calls": [{**CALL, "function": {"name": "f", "arguments": '{"\\ud800":1}'}}]}],
             [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "x", "tool_call_id": "other"}],
             [{"role": "user", "content": "boom"}],
             ["x"],

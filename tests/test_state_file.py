@@ -155,3 +155,11 @@ def test_a_failed_reload_takes_its_pin_back(tmp_path: Path) -> None:
     fields: dict[str, Any] = row._asdict()
     assert not fields["wanted_pinned"] and fields["wanted_source"] == "" and fields["source"] == "one"
     state.close()
+
+
+async def test_it_is_its_owners_only(tmp_path: Path) -> None:
+    async with controlling(tmp_path) as control:
+        await two(control)
+        modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.glob("state.sqlite*")}
+        assert {"state.sqlite", "state.sqlite-wal", "state.sqlite-shm"} <= set(modes)
+        assert set(modes.values()) == {0o600}, modes

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from controlling import controlling
+from lorad.errors import NotFound
 from lorad.tenants.directory import LOOK_SECONDS
 from lorad.tenants.file import TenantFile, Used
 from lorad.tenants.tenant import Limits, Tenant
+from scripted_engine import adapter_info
 from serving import Client, serving
 
 COMPLETIONS = "/v1/completions"
@@ -110,6 +112,44 @@ async def test_an_alias_is_allowed_with_what_it_stands_for(tmp_path: Path) -> No
         server.client.front.registry.set_alias("prod", "devil")
         assert (await server.complete("one", "prod"))[0] == 404
         assert (await server.complete("two", "prod"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", COMPLETIONS])
+async def test_an_alias_thats_pointed_at_anothers_adapter_while_a_prompt_is_read(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tenants(tmp_path, Tenant("one", 0, ("prod", "devil"))) as server:
+        front = server.client.front
+        front.registry.set_alias("prod", "devil")
+        encode = front.text.tokenizer.encode
+
+        def slow(text: str, **options: Any) -> list[int]:
+            front.registry.set_alias("prod", "org/name:v2")
+            return encode(text, **options)
+
+        monkeypatch.setattr(front.text.tokenizer, "encode", slow)
+        prompt = {"prompt": "hi"} if path == COMPLETIONS else {"messages": [{"role": "user", "content": "hi"}]}
+        status, body, _ = await server.ask("one", "POST", path, model="prod", **prompt)
+        assert status == 404 and body["error"]["code"] == "model_not_found"
+        assert not server.client.engine.submitted
+
+
+async def test_an_alias_thats_pointed_at_anothers_adapter_while_its_own_is_brought(tmp_path: Path) -> None:
+    async with tenants(tmp_path, Tenant("one", 0, ("prod", "devil")), combined_max=2) as server:
+        front = server.client.front
+
+        async def bring(name: str, unknown: NotFound) -> None:
+            front.registry.publish(adapter_info("devil"))
+            front.registry.set_alias("prod", "org/name:v2")
+
+        front.names.on_unknown = bring
+        for adapters in (None, [{"name": "prod", "weight": 0.5}]):
+            front.registry.set_alias("prod", "devil")
+            front.registry.withdraw("devil")
+            model = "prod" if adapters is None else "base"
+            status, body = await server.complete("one", model, adapters=adapters)
+            assert status == 404 and body["error"]["code"] == "model_not_found"
+        assert not server.client.engine.submitted
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from lorad.server.names import Names
 from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
-from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.server.requests import Ask, ChatRequest, CompletionRequest, Prompt, ask_chat, ask_completion
 from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
 from lorad.tenants.file import Used
@@ -118,9 +118,9 @@ class Front:
         registry.on_changed(lambda change: log.info("adapter %r was %s", change.name, change.kind))
         self.in_flight = InFlight()
         self._combined_max = combined_max
-        self.combinations = Combinations(handle, registry, self.in_flight, combined_max)
-        self.lengths = Lengths(handle, text.tokenizer)
         self.names = Names(registry, self.gate)
+        self.combinations = Combinations(handle, self.names, registry, self.in_flight, combined_max)
+        self.lengths = Lengths(handle, text.tokenizer)
         self.tokens = TokenRoutes(
             self.names, registry, text, self.gate, self.limits, handle.model.vocab_size, self._in_thread
         )
@@ -190,14 +190,15 @@ class Front:
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
             self._check_engine()
             tools = None if ask.calling is None else ask.calling.told
-            self.lengths.check_characters(target, "messages", sum(len(message["content"]) for message in messages))
             ask = await self._with_grammar(ask)
             ids, template = [], None
             # The name may be pointed elsewhere while the conversation is rendered, to an adapter with another template.
             while template != target.template:
                 template = target.template
-                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template))
-                target = self.registry.resolve(ask.model)
+                # What is measured is the text as it was rendered: tools and calls are in it, too.
+                check = partial(self.lengths.check_characters, target, "messages")
+                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template, check=check))
+                target = self.names.now(tenant, ask.model)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -209,14 +210,10 @@ class Front:
         ask, target = await self._target(tenant, ask)
         with self.gate.passing(count), self.limits.passing(tenant, _adapters(ask, target), count):
             self._check_engine()
-            texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-            if texts:
-                self.lengths.check_characters(target, "prompt", max(map(len, texts)))
-                encoded = await self._in_thread(lambda: [self.text.encode(text) for text in texts])
-            else:
-                encoded = [prompt for prompt in prompts if not isinstance(prompt, str)]
+            # Each has its own turn on a thread, which others wait for, and the first that doesn't fit is the last.
+            ids = [await self._encoded(target, ask, prompt) for prompt in prompts]
             ask = await self._with_grammar(ask)
-            return await self._answer(request, ask, _Prompts("prompt", encoded, began), CompletionFormat)
+            return await self._answer(request, ask, _Prompts("prompt", ids, began), CompletionFormat)
 
     # steps
 
@@ -226,11 +223,21 @@ class Front:
         if ask.adapters:
             check_on(self._combined_max)
         name = await self.names.meant(tenant, ask.model)
-        target = self.registry.resolve(name)
+        target = self.names.now(tenant, name)
         if ask.adapters:
             check_model(ask.model, is_base=not target.generation, base=self.registry.base_name)
-            await self.combinations.check(ask.adapters, partial(self.names.exact, tenant))
+            await self.combinations.check(tenant, ask.adapters)
         return (ask if name == ask.model else dataclasses.replace(ask, model=name)), target
+
+    async def _encoded(self, target: Target, ask: Ask, prompt: Prompt) -> list[int]:
+        """A prompt's ids, which fit."""
+        if isinstance(prompt, str):
+            self.lengths.check_characters(target, "prompt", len(prompt))
+            ids: list[int] = await self._in_thread(partial(self.text.encode, prompt))
+        else:
+            ids = prompt
+        self.lengths.fit(target, "prompt", ids, ask)
+        return ids
 
     def _book(self, tenant: Tenant, generation: Generation, seconds: float) -> None:
         """Writes down what a request has cost its tenant."""
@@ -259,9 +266,10 @@ class Front:
         self, request: web.Request, ask: Ask, prompts: _Prompts, kind: type[Format]
     ) -> web.StreamResponse:
         # The name means what it means now; it may have been pointed elsewhere while the prompt was read.
-        target, tenant = self.registry.resolve(ask.model), request[TENANT]
+        tenant = request[TENANT]
+        target = self.names.now(tenant, ask.model)
         if ask.adapters:
-            target = await self.combinations.bring(target, ask.adapters, partial(self.names.exact, tenant))
+            target = await self.combinations.bring(tenant, target, ask.adapters)
         fitted = [(ids, self.lengths.fit(target, prompts.field, ids, ask)) for ids in prompts.ids]
         head = Head(kind.id_prefix + self._new_id(), int(self._now()), target.name, target.fingerprint)
         form = kind(head, self.text.tokenizer, logprobs=ask.logprobs, include_usage=ask.include_usage)
@@ -342,7 +350,7 @@ def _adapters(ask: Ask, target: Target) -> tuple[str, ...]:
 
 
 def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenancy | None = None) -> web.Application:
-    """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed.
+    """The aiohttp application, for `make_runner`.
 
     Without `control` its routes are refused; with `tenancy` keys are its tenants'.
     """
@@ -381,6 +389,20 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(_sign)
     return app
+
+
+def make_runner(app: web.Application, *, shutdown_seconds: float) -> web.AppRunner:
+    """What an application of this server runs in."""
+    return web.AppRunner(
+        app,
+        handle_signals=False,
+        access_log=None,
+        # That is how a client's leaving is noticed.
+        handler_cancellation=True,
+        # aiohttp would unpack a body before anybody has looked at its key, and log one that can't be as our fault.
+        auto_decompress=False,
+        shutdown_timeout=shutdown_seconds,
+    )
 
 
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:

@@ -98,7 +98,11 @@ def wants_operator(path: str) -> bool:
 
 
 def _sent(request: web.Request, which: str) -> bytes:
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    headers = request.headers.getall("Authorization", [""])
+    if len(headers) > 1:
+        # Which of two counts differs between servers; the key that a proxy checked must be the one that counts here.
+        raise InvalidRequest("the header Authorization is given twice", code="duplicate_field", param="Authorization")
+    scheme, _, given = headers[0].partition(" ")
     # A key from the header may hold surrogates; they are bytes like any other here.
     sent = given.strip().encode(errors="surrogateescape")
     if scheme.lower() != "bearer" or not sent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,11 @@ from lorad.engine.messages import AdapterInfo
 from lorad.errors import EngineFailure, InvalidRequest, LoradError
 from lorad.models.fields import shown
 from lorad.server.in_flight import InFlight
+from lorad.server.names import Names
 from lorad.server.registry import Change, Registry, Target
+from lorad.tenants.tenant import Tenant
 
 log = logging.getLogger("lorad.server")
-
-Resolve = Callable[[str], Awaitable[Target]]
-"""What a name means, as `model` is resolved: what keeps a name from a client keeps it from his combinations."""
 
 
 @dataclass
@@ -42,9 +41,11 @@ class _Copy(Copy):
 class Combinations:
     """Lives on the event loop."""
 
-    def __init__(self, handle: EngineHandle, registry: Registry, in_flight: InFlight, most: int) -> None:
-        """`most`: copies at once, those on their way included."""
+    def __init__(self, handle: EngineHandle, names: Names, registry: Registry, in_flight: InFlight, most: int) -> None:
+        """`names`: what keeps a name from a tenant keeps it from its combinations. `most`: copies at once, those on
+        their way included."""
         self._handle = handle
+        self._names = names
         self._registry = registry
         self._in_flight = in_flight
         self._copies: Copies[_Copy] = Copies(most)
@@ -58,15 +59,15 @@ class Combinations:
         """The adapters' names in each, by generation."""
         return {copy.generation: list(copy.parts) for copy in self._copies}
 
-    async def check(self, wanted: Sequence[Wanted], resolve: Resolve) -> None:
-        """Refuses names that mean no adapter, after bringing those that come on demand."""
-        await self._terms(wanted, resolve)
+    async def check(self, tenant: Tenant, wanted: Sequence[Wanted]) -> None:
+        """Refuses names that mean no adapter to a tenant, after bringing those that come on demand."""
+        await self._terms(tenant, wanted)
 
-    async def bring(self, base: Target, wanted: Sequence[Wanted], resolve: Resolve) -> Target:
+    async def bring(self, tenant: Tenant, base: Target, wanted: Sequence[Wanted]) -> Target:
         """What serves a combination now, under the base's name. Between its last look and its return nothing else runs:
         a request that is submitted at once is ahead of whatever takes the copy away."""
         while True:
-            terms = await self._terms(wanted, resolve)
+            terms = await self._terms(tenant, wanted)
             names = tuple(term.name for term in terms)
             if is_plain(terms):
                 plain = self._registry.resolve(names[0])
@@ -89,12 +90,12 @@ class Combinations:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _terms(self, wanted: Sequence[Wanted], resolve: Resolve) -> list[Term]:
+    async def _terms(self, tenant: Tenant, wanted: Sequence[Wanted]) -> list[Term]:
         """Each part as it is now, all at one moment."""
         try:
             for part in wanted:
-                await resolve(part.name)
-            targets = [self._registry.resolve(part.name) for part in wanted]
+                await self._names.exact(tenant, part.name)
+            targets = [self._names.now(tenant, part.name) for part in wanted]
         except LoradError as error:
             raise type(error)(error.message, code=error.code, param="adapters") from None
         seen: set[str] = set()

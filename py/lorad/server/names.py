@@ -25,6 +25,13 @@ class Names:
         self.is_taken: Callable[[str], bool] = lambda name: False
         """Whether a name that the registry doesn't know is somebody's all the same: on its way, or failed."""
 
+    def now(self, tenant: Tenant, name: str) -> Target:
+        """What serves this very name at this moment. NotFound if nothing does, or if the tenant may not use it: an
+        alias may stand for something else than when it was last looked at, so whoever has waited asks for both again."""
+        if not self._registry.may_use(tenant, name):
+            raise unknown_model(name)
+        return self._registry.resolve(name)
+
     async def exact(self, tenant: Tenant, name: str) -> Target:
         """What serves this very name, brought if it has to be. NotFound if the tenant may not use it, too."""
         if not self._registry.may_use(tenant, name):
@@ -35,7 +42,7 @@ class Names:
             if self.on_unknown is None:
                 raise
             await self._gate.before(self.on_unknown(name, unknown))
-        return self._registry.resolve(name)
+        return self.now(tenant, name)
 
     async def meant(self, tenant: Tenant, given: str) -> str:
         """The name that a `model` means: itself, or the adapter's in BASE:ADAPTER. It can be resolved when this

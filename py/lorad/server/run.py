@@ -30,7 +30,7 @@ from lorad.errors import AdapterRejected, InvalidRequest, ModelRejected, Unavail
 from lorad.named_file import expanded
 from lorad.observe.logs import configure
 from lorad.observe.tracing import make_tracing
-from lorad.server.app import Front, make_app
+from lorad.server.app import Front, make_app, make_runner
 from lorad.server.auth import check_key
 from lorad.server.registry import Registry
 from lorad.server.revival import Revival
@@ -240,9 +240,7 @@ class Server:
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
         apps = make_app(front, control, self.tenancy), front.scrapes.application()
         for bound, app in zip(self._sockets, apps, strict=False):  # the second one if there's a listener for it
-            runner = web.AppRunner(
-                app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-            )
+            runner = make_runner(app, shutdown_seconds=1.0)
             self._runners.append(runner)
             await runner.setup()
             await web.SockSite(runner, bound, backlog=1024).start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -146,17 +145,20 @@ def _of_structured(request: Fields) -> list[Form | None]:
     return found + one
 
 
-def _of_json(schema: str | dict[str, Any] | None, field: str, whitespace: str | None) -> Form | None:
-    if isinstance(schema, str):
+def _of_json(given: str | dict[str, Any] | None, field: str, whitespace: str | None) -> Form | None:
+    if given is None:
+        return None
+    schema: Any = given
+    if isinstance(given, str):
         try:
-            schema = json.loads(schema)
+            schema = msgspec.json.decode(given)  # the body's decoder: what isn't text there isn't here
         except (ValueError, RecursionError):
             raise InvalidRequest(
                 f"{field}: a JSON schema, or one as text, got a text that isn't JSON",
                 code="json_schema",
                 param=field.split(".", maxsplit=1)[0],
             ) from None
-    return None if schema is None else Form(field, lambda: schema_rule(schema, field, whitespace=whitespace))
+    return Form(field, lambda: schema_rule(schema, field, whitespace=whitespace))
 
 
 def _of_regex(expression: str | None, field: str) -> Form | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -119,7 +120,6 @@ class TokenRoutes:
         if body.messages is None:
             raise InvalidRequest("prompt: required, or messages", code="missing_field", param="prompt")
         messages = plain_messages(body.messages)
-        check_length("messages[]", sum(len(message["content"]) for message in messages), param="messages")
         tools = told_of(functions_of(body.tools))
         open_end, special = body.add_generation_prompt is not False, bool(body.add_special_tokens)
         return lambda target: text.chat(
@@ -128,11 +128,13 @@ class TokenRoutes:
             template=target.template,
             add_generation_prompt=open_end,
             add_special_tokens=special,
+            # Of the text as it was rendered: tools and calls are in it, too.
+            check=partial(check_length, "messages[]", param="messages"),
         )
 
     async def _target(self, tenant: Tenant, model: str | None) -> Target:
         name = await self._names.meant(tenant, self._registry.base_name if model is None else model)
-        return self._registry.resolve(name)
+        return self._names.now(tenant, name)
 
 
 def _adapters(target: Target) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -216,7 +215,7 @@ def _plain_call(call: ToolCall, where: str) -> dict[str, Any]:
             f"{where}.type: only 'function' is supported, got {call.type[:100]!r}", "unsupported_field", "messages"
         )
     try:
-        arguments = json.loads(call.function.arguments or "{}")
+        arguments = msgspec.json.decode(call.function.arguments or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

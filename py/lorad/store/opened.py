@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from lorad.store.migrations import migrate
@@ -29,7 +30,12 @@ class Opened:
         """Brings the file to the newest version, if need be. `make`: also makes one that isn't there."""
         self._path = path
         self._journals = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
-        uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'rw'}"
+        if make:
+            with suppress(FileExistsError):
+                # Its owner's only: it has keys' hashes, and who used what. SQLite gives the journals the same mode.
+                # Nothing is opened here, as a descriptor that is closed would take SQLite's locks on the file with it.
+                os.mknod(path, 0o600)
+        uri = f"{path.absolute().as_uri()}?mode=rw"
         self.database = sqlite3.connect(
             uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,13 @@ class TextModel:
         template: str = "",
         add_generation_prompt: bool = True,
         add_special_tokens: bool = False,
+        check: Callable[[int], None] = lambda characters: None,
     ) -> list[int]:
         """Ids of a conversation, open for the assistant's answer unless `add_generation_prompt` is false. The template
-        itself writes special tokens. `template`: the source of an adapter's own; "": the model's."""
+        itself writes special tokens. `template`: the source of an adapter's own; "": the model's. `check` is told how
+        many characters the text has before it's tokenised, and refuses too many."""
         text = self.render(messages, tools, template=template, add_generation_prompt=add_generation_prompt)
+        check(len(text))
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def render(
