@@ -33,7 +33,8 @@ CONTEXT = 128
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.content == 'boom' %}{{ raise_exception('no booms') }}{% endif %}"
-    "<turn>{{ m.role }}:{{ m.content }}{% endfor %}<turn>"
+    "<turn>{{ m.role }}:{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<turn>{% if mood %}({{ mood }}){% endif %}{% endif %}"
 )
 
 

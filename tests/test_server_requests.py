@@ -54,6 +54,7 @@ ALLOWED = {
     "tools": {"null", "list"},
     "tool_choice": {"null"},
     "parallel_tool_calls": {"null", "bool"},
+    "chat_template_kwargs": {"null", "object"},
     "structured_outputs": {"null"},
     "guided_json": {"null", "object"},
     "guided_regex": {"null", "string"},
@@ -67,7 +68,7 @@ LOGPROBS = {
     COMPLETIONS: {"logprobs": {"null", "int"}},
 }
 ONLY = {
-    CHAT: {"messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls"},
+    CHAT: {"messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"},
     COMPLETIONS: {"prompt"},
 }
 

@@ -35,6 +35,7 @@ from lorad.page.overview import Overview, Sources
 from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
 from lorad.server.combinations import Combinations
+from lorad.server.conversation import rendering_of
 from lorad.server.decode import decode
 from lorad.server.explained import explained
 from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log
@@ -185,6 +186,7 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
+        rendering = rendering_of(body)
         tenant = request[TENANT]
         ask, target = await self._target(tenant, ask)
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
@@ -196,7 +198,8 @@ class Front:
             # The name may be pointed elsewhere while the conversation is rendered, to an adapter with another template.
             while template != target.template:
                 template = target.template
-                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template))
+                render = partial(self.text.chat, messages, tools, template=template, rendering=rendering)
+                ids = await self._in_thread(render)
                 target = self.registry.resolve(ask.model)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 

@@ -81,6 +81,7 @@ class ChatRequest(_Common, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | Choice | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import jinja2.ext
@@ -23,6 +23,23 @@ from lorad.text.tools import BEGIN
 
 TEXT_LENGTH_MAX = 64 << 20
 """Characters of a rendered conversation. A request's body is far shorter; only a runaway template gets here."""
+
+OWN_NAMES = frozenset(
+    (
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"),
+        *("bos_token", "eos_token", "raise_exception", "strftime_now"),
+    )
+)
+"""What templates know by these names is said elsewhere, or is the model's own: variables may not be called so."""
+
+
+class Rendering(NamedTuple):
+    """How a conversation is written, whatever it says."""
+
+    add_generation_prompt: bool = True
+    """It ends open for the assistant's answer."""
+    variables: Mapping[str, Any] = {}
+    """What the template knows besides, by none of `OWN_NAMES`."""
 
 
 class ChatTemplate:
@@ -45,22 +62,22 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        **extra: Any,
+        rendering: Rendering = Rendering(),
     ) -> str:
-        """The conversation as text, open for the assistant's answer. A template's refusal is the request's fault."""
+        """The conversation as text. A template's refusal is the request's fault."""
+        names = {
+            **rendering.variables,
+            "messages": list(messages),
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": rendering.add_generation_prompt,
+            **self._names,
+        }
         parts: list[str] = []
         length = 0
         try:
             with spending():
-                for part in self._template.generate(
-                    messages=list(messages),
-                    tools=tools,
-                    documents=None,
-                    add_generation_prompt=add_generation_prompt,
-                    **self._names,
-                    **extra,
-                ):
+                for part in self._template.generate(names):
                     length += len(part)
                     if length > TEXT_LENGTH_MAX:
                         raise jinja2.TemplateError(f"the text is longer than {TEXT_LENGTH_MAX} characters")
