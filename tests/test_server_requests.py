@@ -54,6 +54,8 @@ ALLOWED = {
     "tools": {"null", "list"},
     "tool_choice": {"null"},
     "parallel_tool_calls": {"null", "bool"},
+    "add_generation_prompt": {"null", "bool"},
+    "continue_final_message": {"null", "bool"},
     "chat_template_kwargs": {"null", "object"},
     "structured_outputs": {"null"},
     "guided_json": {"null", "object"},
@@ -68,7 +70,10 @@ LOGPROBS = {
     COMPLETIONS: {"logprobs": {"null", "int"}},
 }
 ONLY = {
-    CHAT: {"messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs"},
+    CHAT: {
+        *("messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls"),
+        *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    },
     COMPLETIONS: {"prompt"},
 }
 

@@ -46,12 +46,22 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class RenderingFields(Protocol):
     """What a request says about how its conversation is written."""
 
+    messages: list[Message] | None
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
     chat_template_kwargs: dict[str, Any] | None
 
 
-def rendering_of(request: RenderingFields, *, add_generation_prompt: bool = True) -> Rendering:
-    """How the template writes a request's conversation."""
-    return Rendering(add_generation_prompt, _variables(request.chat_template_kwargs or {}))
+def rendering_of(request: RenderingFields) -> Rendering:
+    """How the template writes a request's conversation. A message that is continued leaves no room for the beginning of
+    another one, which is the default otherwise."""
+    begin, go_on = request.add_generation_prompt, bool(request.continue_final_message)
+    field = "continue_final_message"
+    if go_on and begin:
+        raise InvalidRequest(f"{field}: not with add_generation_prompt true", code="field_conflict", param=field)
+    if go_on and request.messages and request.messages[-1].tool_calls:
+        raise InvalidRequest(f"{field}: not behind a message with tool_calls", code="field_conflict", param=field)
+    return Rendering(not go_on if begin is None else begin, go_on, _variables(request.chat_template_kwargs or {}))
 
 
 def _variables(given: dict[str, Any]) -> dict[str, Any]:

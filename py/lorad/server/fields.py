@@ -52,7 +52,8 @@ LENGTHS: dict[str, int] = {
 }
 """Longest list of each list field; `stop[]`: characters of one stop string; `prompt[]`, `messages[]`: characters of a
 text that is only tokenised (one that is answered has the context's limit); `tokens`: ids that are only decoded;
-`chat_template_kwargs[]`: characters of all of them as JSON; `stop_token_ids`: with the model's end tokens, unless they are ignored."""
+`chat_template_kwargs[]`: characters of all of them as JSON; `stop_token_ids`: with the model's end tokens, unless they
+are ignored."""
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is 0: dividing logits by less leaves nothing of them but the largest."""

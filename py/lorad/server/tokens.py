@@ -24,7 +24,6 @@ from lorad.tenants.tenant import Tenant
 from lorad.text.model import TextModel
 
 DEFAULTS_ONLY: dict[str, tuple[Any, ...]] = {
-    "continue_final_message": (None, False),
     "chat_template": NOTHING,
     "media_io_kwargs": (None, {}),
     "mm_processor_kwargs": (None, {}),
@@ -41,6 +40,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: list[Message] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -110,7 +110,7 @@ class TokenRoutes:
         if body.prompt is not None and body.messages is not None:
             raise InvalidRequest("prompt: one of prompt and messages, got both", code="field_conflict", param="prompt")
         if body.prompt is not None:
-            for field in ("add_generation_prompt", "chat_template_kwargs", "tools"):
+            for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
                 if getattr(body, field) is not None:
                     raise InvalidRequest(f"{field}: wants messages", code="field_needs", param=field)
             check_length("prompt[]", len(body.prompt), param="prompt")
@@ -121,7 +121,7 @@ class TokenRoutes:
         messages = plain_messages(body.messages)
         check_length("messages[]", sum(len(message["content"]) for message in messages), param="messages")
         tools = told_of(functions_of(body.tools))
-        rendering = rendering_of(body, add_generation_prompt=body.add_generation_prompt is not False)
+        rendering = rendering_of(body)
         special = bool(body.add_special_tokens)
         return lambda target: text.chat(
             messages,

@@ -15,7 +15,7 @@ from lorad.models.gguf_header import read_header
 from lorad.models.gguf_keys import Keys
 from lorad.named_file import expanded, is_file, is_folder, read_json, read_small, read_text
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
-from lorad.text.template import ChatTemplate, Rendering
+from lorad.text.template import OPEN, ChatTemplate, Rendering
 from lorad.text.template_file import CONFIG as TOKENIZER_CONFIG
 from lorad.text.template_file import FILE as TEMPLATE_FILE
 from lorad.text.template_file import read_template
@@ -52,7 +52,7 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         template: str = "",
-        rendering: Rendering = Rendering(),
+        rendering: Rendering = OPEN,
         add_special_tokens: bool = False,
     ) -> list[int]:
         """Ids of a conversation. The template itself writes special tokens. `template`: the source of an adapter's own;
@@ -66,7 +66,7 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         template: str = "",
-        rendering: Rendering = Rendering(),
+        rendering: Rendering = OPEN,
     ) -> str:
         """A conversation as text. Tools are written by the template if it knows them, else told by the system."""
         used = self._compiled(template) if template else self.template

@@ -33,13 +33,23 @@ OWN_NAMES = frozenset(
 """What templates know by these names is said elsewhere, or is the model's own: variables may not be called so."""
 
 
+_MARK = "[[continued here]]"
+"""Written behind the last message to find its end. If a conversation has it, the last one counts."""
+
+
 class Rendering(NamedTuple):
     """How a conversation is written, whatever it says."""
 
     add_generation_prompt: bool = True
     """It ends open for the assistant's answer."""
+    continue_final_message: bool = False
+    """It ends with the last message's last character, and the answer continues that."""
     variables: Mapping[str, Any] = {}
     """What the template knows besides, by none of `OWN_NAMES`."""
+
+
+OPEN = Rendering()
+"""As it's written unless a request says otherwise."""
 
 
 class ChatTemplate:
@@ -62,9 +72,19 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        rendering: Rendering = Rendering(),
+        rendering: Rendering = OPEN,
     ) -> str:
         """The conversation as text. A template's refusal is the request's fault."""
+        if rendering.continue_final_message:
+            # The blank behind the mark tells whether the template keeps blanks at a message's end.
+            *before, last = messages
+            messages = [*before, {**last, "content": f"{last['content']}{_MARK} "}]
+        text = self._text(messages, tools, rendering)
+        return _open_ended(text) if rendering.continue_final_message else text
+
+    def _text(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, rendering: Rendering
+    ) -> str:
         names = {
             **rendering.variables,
             "messages": list(messages),
@@ -96,6 +116,18 @@ class ChatTemplate:
                 param="messages",
             ) from None
         return "".join(parts)
+
+
+def _open_ended(text: str) -> str:
+    """What comes before the mark."""
+    before, found, after = text.rpartition(_MARK)
+    if not found:
+        raise InvalidRequest(
+            "continue_final_message: the chat template doesn't write the last message as it is",
+            code="chat_template",
+            param="continue_final_message",
+        )
+    return before if after.startswith(" ") else before.rstrip()
 
 
 class _GenerationTag(jinja2.ext.Extension):
