@@ -44,6 +44,8 @@ ALLOWED = {
     "stop": {"null", "string", "list", "strings"},
     "stop_token_ids": {"null", "list", "ids"},
     "ignore_eos": {"null", "bool"},
+    "include_stop_str_in_output": {"null", "bool"},
+    "skip_special_tokens": {"null", "bool"},
     "logit_bias": {"null", "object"},
     "presence_penalty": {"null", "int", "float"},
     "frequency_penalty": {"null", "int", "float"},

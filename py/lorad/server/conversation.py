@@ -46,7 +46,10 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class RenderingFields(Protocol):
     """What a request says about how its conversation is written."""
 
-    messages: list[Message] | None
+    @property
+    def messages(self) -> Sequence[Message] | None:
+        """The conversation; None: there's another prompt."""
+
     add_generation_prompt: bool | None
     continue_final_message: bool | None
     chat_template_kwargs: dict[str, Any] | None

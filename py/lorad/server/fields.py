@@ -89,8 +89,6 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "guided_decoding_backend": NOTHING,
         "guided_whitespace_pattern": NOTHING,
         "length_penalty": (None, 1),
-        "include_stop_str_in_output": (None, False),
-        "skip_special_tokens": (None, True),
         "spaces_between_special_tokens": (None, True),
         "use_beam_search": (None, False),
     },

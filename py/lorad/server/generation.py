@@ -134,7 +134,13 @@ class Generation:
         for prompt, max_tokens in prompts:
             first: int | None = None
             for sample in range(ask.n):
-                stream = TextStream(self._tokenizer, ask.stops, min_tokens=ask.min_tokens)
+                stream = TextStream(
+                    self._tokenizer,
+                    ask.stops,
+                    min_tokens=ask.min_tokens,
+                    skip_special=ask.skip_special,
+                    keep_stop=ask.keep_stop,
+                )
                 reader = None if ask.calling is None else CallReader()
                 choice = Choice(len(self.choices), next(numbers), prompt, stream, reader)
                 self.choices.append(choice)
@@ -203,7 +209,7 @@ class Generation:
         if self.ask.echo:
             for first in range(0, len(self.choices), self.ask.n):
                 one = self.choices[first]
-                echo = echo_of(self._tokenizer, one.prompt, one.prompt_scores)
+                echo = echo_of(self._tokenizer, one.prompt, one.prompt_scores, skip_special=self.ask.skip_special)
                 for choice in self.choices[first : first + self.ask.n]:
                     choice.echo = echo
 
@@ -250,11 +256,14 @@ class Generation:
 
     def _finish(self, choice: Choice, end: Finished) -> None:
         if choice.stream.stopped or end.reason in ("stop", "length"):
+            last, begin = end.stop_token, choice.stream.characters
+            kept = last if self.ask.keep_stop and not choice.stream.stopped else None
+            if kept is not None:
+                self._take(choice, choice.stream.push(kept.token))
             self._end(choice, end.reason)
-            last = end.stop_token
             if self.ask.echo and last is not None and last.logprobs is not None and self.ask.logprobs >= 0:
                 # Who scores a text by `echo` asks for one token and cuts it off, whichever it is.
-                choice.entries.append(Entry(last.token, len(choice.text), last.logprobs))
+                choice.entries.append(Entry(last.token, len(choice.text) if kept is None else begin, last.logprobs))
             return
         self._count(choice, "error")
         del self._by_id[end.id]

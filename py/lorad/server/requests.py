@@ -56,6 +56,8 @@ class _Common(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     logit_bias: dict[int, float] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -116,6 +118,10 @@ class Ask:
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
+    keep_stop: bool
+    """The text ends with the stop string or token that ended it."""
+    skip_special: bool
+    """Special tokens are no text."""
     temperature: float
     top_p: float
     top_k: int
@@ -248,6 +254,8 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         stops=_stops(request.stop),
         stop_token_ids=tuple(stop_ids),
         ignore_eos=bool(request.ignore_eos),
+        keep_stop=bool(request.include_stop_str_in_output),
+        skip_special=request.skip_special_tokens is not False,
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=max(0, request.top_k or 0),
