@@ -67,7 +67,7 @@ ENTANGLED = {
     *("adapters", "stream_options", "best_of", "min_tokens", "tools", "tool_choice", "top_logprobs", "logit_bias"),
     *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
     *("stop_token_ids", "max_completion_tokens", "tool_calls", "tool_call_id", "add_generation_prompt", "stop"),
-    *("continue_final_message", "chat_template_kwargs"),
+    *("continue_final_message", "chat_template_kwargs", "echo"),
 }
 """Fields that want others or exclude them, which a schema doesn't say: few requests that have them are right."""
 

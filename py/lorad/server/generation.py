@@ -15,7 +15,7 @@ from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import Finished, Generate, Token, TokenLogprobs, Waits
 from lorad.errors import EngineFailure, LoradError
 from lorad.observe.metrics import Ended, Metrics
-from lorad.server.echo import Echo, echo_of
+from lorad.server.echo import Echo, EchoEntry, echo_of
 from lorad.server.registry import Target
 from lorad.server.requests import Ask
 from lorad.text.calls import CallDelta, CallReader
@@ -32,13 +32,14 @@ class Entry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """News of one choice: text, a token's entry, a call, or its end."""
+    """News of one choice: text, a token's entry, a call, its prompt's entries, or its end."""
 
     choice: int
     text: str
     entry: Entry | None
     reason: str | None
     call: CallDelta | None = None
+    prompt: Sequence[EchoEntry] = ()
 
 
 class Usage(NamedTuple):
@@ -191,6 +192,12 @@ class Generation:
 
     async def pieces(self) -> list[Piece]:
         """News since the last call, as soon as there are some; none at the end. Raises what ended the request."""
+        if self.ask.prompt_only and self._by_id:
+            await self.finish()
+            self._pieces = [
+                Piece(choice.index, choice.echo.text, None, choice.reason, prompt=choice.echo.entries)
+                for choice in self.choices
+            ]
         while not self._pieces:
             if self._error is not None:
                 raise self._error
@@ -225,7 +232,7 @@ class Generation:
     def token(self, token: Token) -> None:
         """One more token of one choice."""
         choice = self._by_id.get(token.id)
-        if choice is None or choice.stream.stopped:
+        if choice is None or choice.stream.stopped or self.ask.prompt_only:
             return
         now = self._loop.time()
         if choice.last_at is None:
@@ -255,6 +262,9 @@ class Generation:
         self._settle()
 
     def _finish(self, choice: Choice, end: Finished) -> None:
+        if self.ask.prompt_only and end.reason in ("stop", "length"):
+            self._end(choice, "length")
+            return
         if choice.stream.stopped or end.reason in ("stop", "length"):
             last, begin = end.stop_token, choice.stream.characters
             kept = last if self.ask.keep_stop and not choice.stream.stopped else None
@@ -331,7 +341,7 @@ class Generation:
                 self._pieces.append(Piece(choice.index, rest, None, None))
         choice.reason = reason
         del self._by_id[choice.request_id]
-        if self.ask.stream:
+        if self.ask.stream and not self.ask.prompt_only:
             self._pieces.append(Piece(choice.index, "", None, reason))
         self._count(choice, reason)
 

@@ -138,6 +138,8 @@ class Ask:
     """What the answer has to look like."""
     echo: bool = False
     """The answer begins with the prompt."""
+    prompt_only: bool = False
+    """And ends with it: the one token that is made is nobody's."""
     adapters: tuple[Wanted, ...] = ()
     """Served together in place of the model; none: the model itself."""
     grammar: str = ""
@@ -203,9 +205,15 @@ def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequenc
         check_range("logprobs", request.logprobs)
         logprobs = request.logprobs
     max_tokens = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    prompt_only = bool(request.echo) and max_tokens == 0
+    if prompt_only:
+        request = msgspec.structs.replace(request, max_tokens=None)
     ask = replace(_ask(request, max_tokens, logprobs, vocab_size, end_ids), echo=bool(request.echo))
-    if ask.echo and ask.stream:
-        raise InvalidRequest("echo: not with stream true", code="field_conflict", param="echo")
+    if prompt_only:
+        # The engine makes at least one, and tells of the prompt with it.
+        ask = replace(ask, max_tokens=1, prompt_only=True)
+    elif ask.echo and ask.stream:
+        raise InvalidRequest("echo: with stream true only at max_tokens 0", code="field_conflict", param="echo")
     return ask, _prompts(request.prompt, vocab_size)
 
 
