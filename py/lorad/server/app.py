@@ -38,7 +38,7 @@ from lorad.server.combinations import Combinations
 from lorad.server.conversation import rendering_of
 from lorad.server.decode import decode
 from lorad.server.explained import explained
-from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log
+from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log, passing
 from lorad.server.fields import unsupported
 from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Head
 from lorad.server.gate import Gate
@@ -154,10 +154,10 @@ class Front:
     async def health(self, request: web.Request) -> web.Response:
         """200 if tokens can be made; degraded: something else can't."""
         if self.gate.draining:
-            return json_response({"status": "draining"}, status=503)
+            return json_response({"status": "draining"}, status=503, headers=passing("draining"))
         fault = self.handle.fault
         if fault is not None:
-            return json_response({"status": fault.code}, status=503)
+            return json_response({"status": fault.code}, status=503, headers=passing(fault.code))
         if self.shortage.is_short:
             return json_response({"status": "degraded", "reasons": ["memory_low"]})
         return json_response({"status": "ready"})
