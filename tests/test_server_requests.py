@@ -183,7 +183,7 @@ async def test_lists_and_strings_too_long(path: str) -> None:
             assert error["code"] == "field_length"
         # The model's one end token counts, unless it is ignored.
         error = refused(await client.post(path, **{**GOOD[path], "stop_token_ids": [1] * 64}), "stop_token_ids")
-        assert "at most 63 entries (beside the model's 1 end tokens), got 64" in error["message"]
+        assert "at most 63 entries (beside the model's 1 end token), got 64" in error["message"]
         fields = {**GOOD[path], "ignore_eos": True}
         assert (await client.post(path, **fields, stop_token_ids=list(range(64))))[0] == 200
         assert len(client.engine.submitted[-1].sampling.stop_token_ids) == 64

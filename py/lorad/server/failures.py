@@ -29,7 +29,7 @@ HTTP_CODE = "http_error"
 _KEPT_HEADERS = ("Allow",)
 
 _RETRY_AFTER_S = {"draining": 1, "engine_restarting": 2, "engine_starting": 2, "engine_stalled": 5}
-"""When to come back after what passes: to another server, or to this one's next engine, which takes seconds to start."""
+"""When to come back after what passes: to another server, or to this one's next engine, which starts in seconds."""
 
 
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lorad.adapters.combine.weighted import Wanted, check_wanted
+from lorad.counted import counted
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
@@ -296,7 +297,7 @@ def _check_stop_ids(ids: Sequence[int], end_ids: Sequence[int]) -> None:
     """The engine's limit is on both together."""
     most = LENGTHS["stop_token_ids"] - len(end_ids)
     if len(ids) > most:
-        beside = f" (beside the model's {len(end_ids)} end tokens)" if end_ids else ""
+        beside = f" (beside the model's {counted(len(end_ids), 'end token')})" if end_ids else ""
         raise InvalidRequest(
             f"stop_token_ids: at most {most} entries{beside}, got {len(ids)}",
             code="field_length",
