@@ -20,6 +20,7 @@ from lorad.control.routes import ControlRoutes
 from lorad.observe.tracing import Tracing
 from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
+from lorad.server.runner import Runner
 from lorad.tenants.serving import Tenancy
 from lorad.text.model import TextModel
 from lorad.text.template import ChatTemplate
@@ -167,7 +168,7 @@ async def serving(
         await tenancy.start(front.limits)
     routes = None if control is None else ControlRoutes(await control(registry, front, config), engine)
     app = make_app(front, routes, tenancy)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+    runner = Runner(app, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

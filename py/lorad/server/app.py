@@ -50,6 +50,7 @@ from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, ask_chat, ask_completion
+from lorad.server.runner import sign
 from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
 from lorad.tenants.file import Used
@@ -345,7 +346,7 @@ def _adapters(ask: Ask, target: Target) -> tuple[str, ...]:
 
 
 def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenancy | None = None) -> web.Application:
-    """The aiohttp application. Run it with `handler_cancellation=True`: that is how a client's leaving is noticed.
+    """The aiohttp application, for `Runner`.
 
     Without `control` its routes are refused; with `tenancy` keys are its tenants'.
     """
@@ -382,13 +383,8 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     front.tokens.add_to(app)
     Document(_version()).add_to(app)
     app.on_response_prepare.append(front.observer.sign)
-    app.on_response_prepare.append(_sign)
+    app.on_response_prepare.append(sign)
     return app
-
-
-async def _sign(request: web.Request, response: web.StreamResponse) -> None:
-    # aiohttp's own value tells the versions of everything.
-    response.headers["Server"] = "lorad"
 
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
