@@ -67,6 +67,7 @@ ENTANGLED = {
     *("adapters", "stream_options", "best_of", "min_tokens", "tools", "tool_choice", "top_logprobs", "logit_bias"),
     *("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
     *("stop_token_ids", "max_completion_tokens", "tool_calls", "tool_call_id", "add_generation_prompt", "stop"),
+    *("continue_final_message", "chat_template_kwargs", "echo"),
 }
 """Fields that want others or exclude them, which a schema doesn't say: few requests that have them are right."""
 
@@ -135,9 +136,7 @@ def _fuzz(
         answer = case.call(base_url=address, session=session, headers=HEADERS, timeout=HANG_SECONDS)
         statuses[answer.status_code] += 1
         assert answer.status_code < 500, (case.as_curl_command(), answer.text)
-        if answer.status_code == 400 and answer.headers["content-type"][0].startswith("text/plain"):
-            assert "Content-Length" in answer.text, answer.text  # no HTTP: the library's own answer
-        elif answer.status_code >= 400 and case.method != "HEAD":
+        if answer.status_code >= 400 and case.method != "HEAD":
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}, case.as_curl_command()
         assert session.get(f"{address}/health", timeout=HANG_SECONDS).json() == {"status": "ready"}
 

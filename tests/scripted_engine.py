@@ -74,20 +74,20 @@ class Running:
         self.tokens = tokens
         self.made = 0
 
-    def next(self) -> tuple[Token | None, str | None]:
-        """One more token, or the reason of the end."""
+    def next(self) -> tuple[Token | None, Token | None, str | None]:
+        """One more token, or the one that ends it, and the reason of the end."""
         sampling = self.request.sampling
         if self.made >= len(self.tokens):
-            return None, "stop"
+            return None, None, "stop"
         token = self.tokens[self.made]
         if token in sampling.stop_token_ids:
-            return None, "stop"
+            return None, Token(self.request.id, token), "stop"
         self.made += 1
         logprobs = None
         if sampling.logprobs >= 0:
             top = [((token + other) % 49152, -0.5 - other) for other in range(sampling.logprobs)]
             logprobs = TokenLogprobs(-0.5, top)
-        return Token(self.request.id, token, logprobs), "length" if self.made >= sampling.max_tokens else None
+        return Token(self.request.id, token, logprobs), None, "length" if self.made >= sampling.max_tokens else None
 
 
 class ScriptedEngine:
@@ -227,11 +227,12 @@ class ScriptedEngine:
                 failure = failure_of(self.refuse)
                 sink.finished(Finished(request_id, "error", failure))
                 continue
-            token, reason = running.next()
+            token, last, reason = running.next()
             if token is not None:
                 sink.token(token)
             if reason is not None and self._running.pop(request_id, None) is not None:
-                sink.finished(Finished(request_id, reason, cached_tokens=self.cached_tokens, waits=self.waits))
+                cached, waits = self.cached_tokens, self.waits
+                sink.finished(Finished(request_id, reason, cached_tokens=cached, waits=waits, stop_token=last))
         for sink in touched:
             sink.flush()
 
@@ -373,12 +374,12 @@ class ProcessScript:
         for request_id, running in list(self.waiting.items()):
             if running.request.prompt[0] == self.DIES and running.made == 3:
                 raise RuntimeError("as asked")
-            token, reason = running.next()
+            token, last, reason = running.next()
             if token is not None:
                 tokens.append(token)
             if reason is not None:
                 del self.waiting[request_id]
-                finished.append(Finished(request_id, reason))
+                finished.append(Finished(request_id, reason, stop_token=last))
         return Step(tokens, finished)
 
 

@@ -18,8 +18,9 @@ from lorad.config import ServerConfig
 from lorad.control.manager import AdapterManager
 from lorad.control.routes import ControlRoutes
 from lorad.observe.tracing import Tracing
-from lorad.server.app import Front, make_app, make_runner
+from lorad.server.app import Front, make_app
 from lorad.server.registry import Registry
+from lorad.server.runner import Runner
 from lorad.tenants.serving import Tenancy
 from lorad.text.model import TextModel
 from lorad.text.template import ChatTemplate
@@ -33,7 +34,8 @@ CONTEXT = 128
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.content == 'boom' %}{{ raise_exception('no booms') }}{% endif %}"
-    "<turn>{{ m.role }}:{{ m.content }}{% endfor %}<turn>"
+    "<turn>{{ m.role }}:{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<turn>{% if mood %}({{ mood }}){% endif %}{% endif %}"
 )
 
 
@@ -166,7 +168,7 @@ async def serving(
         await tenancy.start(front.limits)
     routes = None if control is None else ControlRoutes(await control(registry, front, config), engine)
     app = make_app(front, routes, tenancy)
-    runner = make_runner(app, shutdown_seconds=0.5)
+    runner = Runner(app, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lorad import cli
+from lorad import __version__, cli
 from lorad.config import (
     EngineConfig,
     ServerConfig,
@@ -77,3 +77,12 @@ def test_an_environment_without_options() -> None:
     given = {"LORAD_PORT": "1", "LORAD_DTYPE": "float16", "LORAD_DATA_DIR": "d", "PATH": "p"}
     assert without_options(given, EngineConfig, ServerConfig) == {"LORAD_DATA_DIR": "d", "PATH": "p"}
     assert without_options(given, ServerConfig)["LORAD_DTYPE"] == "float16"
+
+
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_the_version_as_a_command_and_as_a_flag(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = cli.main([asked])
+    except SystemExit as end:  # argparse's own flags end at once
+        code = int(end.code or 0)
+    assert code == 0 and capsys.readouterr().out == f"lorad {__version__}\n"

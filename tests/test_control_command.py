@@ -56,6 +56,16 @@ async def test_refusals_by_command(tmp_path: Path, capsys: pytest.CaptureFixture
         assert code == 1 and "[server_unreachable]" in text
 
 
+@pytest.mark.parametrize(("count", "title"), [(0, "0 adapters"), (1, "1 adapter"), (2, "2 adapters")])
+@pytest.mark.parametrize("width", [20, 140])
+def test_one_adapter_is_one(count: int, title: str, width: int) -> None:
+    card = {"name": "a", "state": "ready", "pinned": False, "source": "s"}
+    console = Console(width=width, file=io.StringIO())
+    print_adapters([card] * count, console)
+    assert isinstance(console.file, io.StringIO)
+    assert title in map(str.strip, console.file.getvalue().splitlines())
+
+
 @pytest.mark.parametrize("width", [40, 80, 120, 140])
 def test_a_list_breaks_no_word_but_long_ones(width: int) -> None:
     cards = [

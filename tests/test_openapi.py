@@ -45,6 +45,8 @@ async def test_it_is_valid_and_says_what_bodies_may_be(tmp_path: Path) -> None:
     chat = schemas["ChatRequest"]
     assert chat["additionalProperties"] is False and set(chat["required"]) == {"model", "messages"}
     assert chat["properties"]["temperature"]["maximum"] == 2
+    assert chat["properties"]["max_tokens"]["minimum"] == 1
+    assert schemas["CompletionRequest"]["properties"]["max_tokens"]["minimum"] == 0, "with echo"
     assert chat["properties"]["top_p"]["exclusiveMinimum"] == 0
     assert set(UNSUPPORTED["chat"]) < set(chat["properties"])
     for method, path in listed(document):

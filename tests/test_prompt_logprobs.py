@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from lorad import Engine, Request
 from lorad.config import EngineConfig, ServerConfig
 from lorad.errors import InvalidRequest
 from lorad.server.run import Server
+from lorad.text.model import load_text_model
 from oracle import Oracle
+from serving import chunks_of
 from tiny import VOCAB
 from tiny_engine import finish, make
 from trained_adapter import train
@@ -164,5 +167,55 @@ async def test_echo_over_http(base: Path, adapter: Path, oracle: Oracle) -> None
             assert body["choices"][0]["logprobs"] is None
             status, body = await ask(prompt=text, echo=True, stream=True)
             assert status == 400 and (body["error"]["code"], body["error"]["param"]) == ("field_conflict", "echo")
+    finally:
+        await server.stop()
+
+
+async def test_the_prompt_alone_over_http(base: Path, adapter: Path, oracle: Oracle) -> None:
+    engine = EngineConfig(model=str(base), dtype="float32", kv_cache_memory_bytes=4 << 20)
+    server = Server(engine, ServerConfig(port=0, served_model_name="base", lora_modules=[f"a={adapter}"]))
+    url = await server.start()
+    try:
+        async with aiohttp.ClientSession(base_url=url) as session:
+
+            async def ask(**fields: Any) -> tuple[int, bytes]:
+                body = {"model": "a", "max_tokens": 0, "temperature": 0, "echo": True, "logprobs": 2, **fields}
+                async with session.post("/v1/completions", json=body) as response:
+                    return response.status, await response.read()
+
+            ids = [[5, 6, 7, 8, 9, 10], [70, 71]]
+            texts = [load_text_model(base).tokenizer.decode(prompt) for prompt in ids]
+            # The token that is made for it isn't there, whether it ends an answer or not.
+            for stop in ([], [int(oracle.logprobs(ids[0], adapter)[-1].argmax())]):
+                status, body = await ask(prompt=ids, n=2, stop_token_ids=stop)
+                assert status == 200
+                whole = json.loads(body)
+                assert whole["usage"]["completion_tokens"] == 0 and whole["usage"]["prompt_tokens"] == 8
+                for index, choice in enumerate(whole["choices"]):
+                    prompt, scores = ids[index // 2], choice["logprobs"]["token_logprobs"]
+                    right = oracle.logprobs(prompt, adapter)
+                    assert (choice["text"], choice["finish_reason"]) == (texts[index // 2], "length")
+                    assert len(scores) == len(choice["logprobs"]["top_logprobs"]) == len(prompt) and scores[0] is None
+                    for place, token in enumerate(prompt[1:]):
+                        assert abs(scores[place + 1] - float(right[place, token])) < TOLERANCE
+            status, body = await ask(prompt=ids, n=2, stream=True, stream_options={"include_usage": True})
+            *chunks, last = chunks_of(body)
+            streamed = [choice for chunk in chunks for choice in chunk["choices"]]
+            assert [choice["index"] for choice in streamed] == [0, 1, 2, 3] and last["usage"]["completion_tokens"] == 0
+            for choice, told in zip(streamed, whole["choices"], strict=True):
+                assert (choice["text"], choice["finish_reason"]) == (told["text"], "length")
+                assert choice["logprobs"]["tokens"] == told["logprobs"]["tokens"]
+                assert choice["logprobs"]["token_logprobs"] == pytest.approx(told["logprobs"]["token_logprobs"])
+            for stream in (False, True):
+                status, body = await ask(prompt=ids[0], logprobs=None, stream=stream)
+                (choice,) = chunks_of(body)[0]["choices"] if stream else json.loads(body)["choices"]
+                assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == (texts[0], None, "length")
+            for more, field, code in (
+                ({"echo": False}, "max_tokens", "field_range"),
+                ({"min_tokens": 1}, "min_tokens", "field_conflict"),
+            ):
+                status, body = await ask(prompt=ids[0], **more)
+                error = json.loads(body)["error"]
+                assert status == 400 and (error["code"], error["param"]) == (code, field)
     finally:
         await server.stop()

@@ -114,10 +114,13 @@ async def test_stops_cut_exactly_wherever_token_borders_fall(path: str, n: int, 
         for words in (True, False):
             client.engine.script = says(SAID, words=words)
             for stops in cases:
-                end = min((SAID.find(stop) for stop in stops if stop in SAID), default=len(SAID))
-                for index, choice in (await ask(client, path, stream, n=n, stop=stops)).items():
-                    assert choice["text"] == SAID[:end], (stops, index)
-                    assert choice["reason"] == "stop"
+                places = ((SAID.find(stop), SAID.find(stop) + len(stop)) for stop in stops if stop in SAID)
+                found = min(places, default=(len(SAID), len(SAID)))
+                for keep in (False, True):
+                    more = {"stop": stops, "include_stop_str_in_output": keep}
+                    for index, choice in (await ask(client, path, stream, n=n, **more)).items():
+                        assert choice["text"] == SAID[: found[keep]], (stops, index)
+                        assert choice["reason"] == "stop"
         assert client.engine.running == 0
 
 
@@ -134,6 +137,9 @@ async def test_text_is_the_tokenizers_decode(path: str, n: int, stream: bool) ->
             client.engine.script = lambda request, ids=ids: ids
             for choice in (await ask(client, path, stream, n=n, ignore_eos=True)).values():
                 assert choice["text"] == TEXT.tokenizer.decode(ids)
+            more = {"ignore_eos": True, "skip_special_tokens": False}
+            for choice in (await ask(client, path, stream, n=n, **more)).values():
+                assert choice["text"] == TEXT.tokenizer.decode(ids, skip_special=False)
 
 
 @IN_ALL_EIGHT
@@ -147,6 +153,17 @@ async def test_ends_and_their_reasons(path: str, n: int, stream: bool) -> None:
             ({"stop_token_ids": [WORD_IDS["lo"]]}, "hel", "stop"),
             ({"stop": "lowo", "ignore_eos": True}, "hel", "stop"),
             ({"stop": "low", "max_tokens": 2}, "hello", "length"),
+            # Special tokens by their names, of which stop strings may be made too.
+            ({"skip_special_tokens": False}, "hello", "stop"),
+            ({"skip_special_tokens": False, "ignore_eos": True}, "hello<end>world", "stop"),
+            ({"skip_special_tokens": False, "ignore_eos": True, "stop": "o<end>w"}, "hell", "stop"),
+            # What ended the answer is its end; a special token is text only if it's kept.
+            ({"include_stop_str_in_output": True}, "hello", "stop"),
+            ({"include_stop_str_in_output": True, "skip_special_tokens": False}, "hello<end>", "stop"),
+            ({"include_stop_str_in_output": True, "stop_token_ids": [WORD_IDS["lo"]]}, "hello", "stop"),
+            ({"include_stop_str_in_output": True, "stop": "lowo", "ignore_eos": True}, "hellowo", "stop"),
+            ({"include_stop_str_in_output": True, "stop": "low", "max_tokens": 2}, "hello", "length"),
+            ({"include_stop_str_in_output": True, "stop": ["lowo", "lo", "o"], "ignore_eos": True}, "hello", "stop"),
         ):
             for choice in (await ask(client, path, stream, n=n, **more)).values():
                 assert (choice["text"], choice["reason"]) == (text, reason), more

@@ -195,6 +195,22 @@ async def test_draining() -> None:
         await asyncio.wait_for(client.front.gate.emptied(), 1)
 
 
+@pytest.mark.parametrize("code", ["draining", "engine_restarting", "engine_starting", "engine_stalled", "engine_gone"])
+async def test_what_passes_says_when_to_come_back(code: str) -> None:
+    async with serving() as client:
+        if code == "draining":
+            client.front.drain()
+        else:
+            client.engine.fault = Unavailable("not now", code=code)
+        asked = {"json": body(COMPLETIONS)}
+        for method, path, options in (("GET", "/health", {}), ("POST", COMPLETIONS, asked)):
+            async with client.session.request(method, client.address + path, **options) as answer:
+                assert answer.status == 503 and code in await answer.text()
+                # An engine that has gone for good is no reason to come back.
+                assert ("Retry-After" in answer.headers) is (code != "engine_gone")
+                assert 1 <= int(answer.headers.get("Retry-After", 1)) <= 5
+
+
 async def test_the_drains_deadline_is_an_error_event() -> None:
     async with serving() as client:
         manual(client)

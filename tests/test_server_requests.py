@@ -46,6 +46,8 @@ ALLOWED = {
     "stop": {"null", "string", "list", "strings"},
     "stop_token_ids": {"null", "list", "ids"},
     "ignore_eos": {"null", "bool"},
+    "include_stop_str_in_output": {"null", "bool"},
+    "skip_special_tokens": {"null", "bool"},
     "logit_bias": {"null", "object"},
     "presence_penalty": {"null", "int", "float"},
     "frequency_penalty": {"null", "int", "float"},
@@ -56,6 +58,9 @@ ALLOWED = {
     "tools": {"null", "list"},
     "tool_choice": {"null"},
     "parallel_tool_calls": {"null", "bool"},
+    "add_generation_prompt": {"null", "bool"},
+    "continue_final_message": {"null", "bool"},
+    "chat_template_kwargs": {"null", "object"},
     "structured_outputs": {"null"},
     "guided_json": {"null", "object"},
     "guided_regex": {"null", "string"},
@@ -69,7 +74,10 @@ LOGPROBS = {
     COMPLETIONS: {"logprobs": {"null", "int"}},
 }
 ONLY = {
-    CHAT: {"messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls"},
+    CHAT: {
+        *("messages", "max_completion_tokens", "tools", "tool_choice", "parallel_tool_calls"),
+        *("add_generation_prompt", "continue_final_message", "chat_template_kwargs"),
+    },
     COMPLETIONS: {"prompt"},
 }
 
@@ -177,7 +185,7 @@ async def test_lists_and_strings_too_long(path: str) -> None:
             assert error["code"] == "field_length"
         # The model's one end token counts, unless it is ignored.
         error = refused(await client.post(path, **{**GOOD[path], "stop_token_ids": [1] * 64}), "stop_token_ids")
-        assert "at most 63 entries (beside the model's 1 end tokens), got 64" in error["message"]
+        assert "at most 63 entries (beside the model's 1 end token), got 64" in error["message"]
         fields = {**GOOD[path], "ignore_eos": True}
         assert (await client.post(path, **fields, stop_token_ids=list(range(64))))[0] == 200
         assert len(client.engine.submitted[-1].sampling.stop_token_ids) == 64

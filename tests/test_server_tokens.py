@@ -8,6 +8,7 @@ import pytest
 
 from asking import refused
 from lorad.server.fields import LENGTHS
+from lorad.text.template import Rendering
 from serving import CONTEXT, END, TEXT, TURN, VOCAB, serving
 
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
@@ -35,7 +36,7 @@ async def test_a_conversation_is_what_a_chat_request_computes() -> None:
     async with serving() as client:
         for end in (True, False, None):
             _, told = await client.post(TOKENIZE, model="base", messages=HELLO, add_generation_prompt=end)
-            assert told["tokens"] == TEXT.chat(HELLO, add_generation_prompt=end is not False)
+            assert told["tokens"] == TEXT.chat(HELLO, rendering=Rendering(end is not False))
             assert told["token_strs"] is None
         await client.post("/v1/chat/completions", model="base", messages=HELLO, max_tokens=1)
         assert client.engine.submitted[-1].prompt == told["tokens"] == [TURN, *b"user:hi", TURN]
@@ -62,7 +63,8 @@ async def test_a_conversation_is_what_a_chat_request_computes() -> None:
             "field_length",
         ),
         (TOKENIZE, {"messages": [{"role": "user", "content": "boom"}]}, "messages", "chat_template"),
-        (TOKENIZE, {"messages": HELLO, "continue_final_message": True}, "continue_final_message", "unsupported_field"),
+        (TOKENIZE, {"prompt": "a", "continue_final_message": False}, "continue_final_message", "field_needs"),
+        (TOKENIZE, {"prompt": "a", "chat_template_kwargs": {}}, "chat_template_kwargs", "field_needs"),
         (TOKENIZE, {"messages": HELLO, "chat_template": "x"}, "chat_template", "unsupported_field"),
         (TOKENIZE, {"prompt": "a", "nonsense": 1}, "nonsense", "unknown_field"),
         (DETOKENIZE, {}, "tokens", "missing_field"),

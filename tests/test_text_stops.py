@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from lorad.text.stops import StopMatcher
 
 
-def cut(text: str, stops: list[str]) -> tuple[str, bool]:
+def cut(text: str, stops: list[str], *, keep: bool = False) -> tuple[str, bool]:
     """The definition."""
-    begins = [position for stop in stops if (position := text.find(stop)) >= 0]
-    return (text[: min(begins)], True) if begins else (text, False)
+    found = [(position, position + len(stop)) for stop in stops if (position := text.find(stop)) >= 0]
+    return (text[: min(found)[keep]], True) if found else (text, False)
 
 
-def run(parts: list[str], stops: list[str]) -> tuple[list[str], bool]:
-    matcher = StopMatcher(stops)
+def run(parts: list[str], stops: list[str], *, keep: bool = False) -> tuple[list[str], bool]:
+    matcher = StopMatcher(stops, keep=keep)
     out = []
     for part in parts:
         out.append(matcher.push(part))
@@ -37,11 +37,12 @@ def held_at_least(text: str, stops: list[str]) -> int:
 @given(
     st.lists(st.text("ab", min_size=0, max_size=4), max_size=12),
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
+    st.booleans(),
 )
-def test_any_cutting_into_parts_gives_the_same(parts: list[str], stops: list[str]) -> None:
+def test_any_cutting_into_parts_gives_the_same(parts: list[str], stops: list[str], keep: bool) -> None:
     text = "".join(parts)
-    out, stopped = run(parts, stops)
-    assert ("".join(out), stopped) == cut(text, stops)
+    out, stopped = run(parts, stops, keep=keep)
+    assert ("".join(out), stopped) == cut(text, stops, keep=keep)
 
 
 @settings(max_examples=300, deadline=None)

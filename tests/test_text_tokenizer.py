@@ -75,9 +75,10 @@ def test_decoding_by_token_is_decoding_at_once(smollm2: TextModel) -> None:
     cases = [smollm2.encode(text) for text in strings(3, 1000)]
     cases += [[choose.randrange(tokenizer.size) for _ in range(choose.randrange(1, 12))] for _ in range(3000)]
     for ids in cases:
-        detokenizer = Detokenizer(tokenizer)
-        parts = [detokenizer.push(token_id) for token_id in ids]
-        assert "".join(parts) + detokenizer.flush() == tokenizer.decode(ids), ids
+        for skip in (True, False):
+            detokenizer = Detokenizer(tokenizer, skip_special=skip)
+            parts = [detokenizer.push(token_id) for token_id in ids]
+            assert "".join(parts) + detokenizer.flush() == tokenizer.decode(ids, skip_special=skip), ids
 
 
 def test_characters_are_never_split_nor_kept_waiting(smollm2: TextModel) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lorad.text.calls import CallDelta, CallReader
-from lorad.text.template import ChatTemplate
+from lorad.text.template import ChatTemplate, Rendering
 from lorad.text.tools import without_tools
 
 TOOLS = [
@@ -78,8 +78,9 @@ def test_a_template_knows_tools_in_this_form_or_is_told_them() -> None:
 
 
 def test_what_others_are_told_is_what_qwens_template_writes() -> None:
-    told = ChatTemplate(QWEN).render(CONVERSATION, tools=TOOLS, add_generation_prompt=False)
-    assert ChatTemplate(PLAIN).render(without_tools(CONVERSATION, TOOLS), add_generation_prompt=False) == told
+    told = ChatTemplate(QWEN).render(CONVERSATION, tools=TOOLS, rendering=Rendering(add_generation_prompt=False))
+    plain = without_tools(CONVERSATION, TOOLS)
+    assert ChatTemplate(PLAIN).render(plain, rendering=Rendering(add_generation_prompt=False)) == told
     assert '{"name": "weather", "arguments": {"city": "Zürich"}}' in told and "rain" in told
 
 

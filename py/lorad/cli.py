@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lorad import config
+from lorad import __version__, config
 from lorad.adapters import arguments as adapters_arguments
 from lorad.bench import arguments as bench_arguments
 from lorad.errors import LoradError
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lorad", description="Serve many LoRA adapters from one base model.", allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"lorad {__version__}", help="print the version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="serve a base model and its adapters over HTTP", allow_abbrev=False)
@@ -110,8 +111,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _version(arguments: argparse.Namespace) -> int:
-    from lorad import __version__
-
     sys.stdout.write(f"lorad {__version__}\n")
     return 0
 

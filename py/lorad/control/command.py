@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lorad.control.remote import Remote
+from lorad.counted import counted
 from lorad.errors import LoradError
 
 WAIT_SECONDS = 1.0
@@ -101,7 +102,7 @@ def print_adapters(cards: list[dict[str, Any]], console: Console | None = None) 
     if sum(width + BORDER for width in widths) + SOURCE_MIN > console.width:
         _print_lines(cards, console)
         return
-    table = Table(title=f"{len(cards)} adapters")
+    table = Table(title=counted(len(cards), "adapter"))
     for number, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if number < NUMBERS_FROM else "right", no_wrap=True)
     table.add_column("source", overflow="fold")
@@ -112,7 +113,7 @@ def print_adapters(cards: list[dict[str, Any]], console: Console | None = None) 
 
 def _print_lines(cards: list[dict[str, Any]], console: Console) -> None:
     """What the table has, but for what an adapter lacks: its name, then what is known of it."""
-    console.print(f"{len(cards)} adapters")
+    console.print(counted(len(cards), "adapter"))
     for card in cards:
         size = _megabytes(card)
         parts = [

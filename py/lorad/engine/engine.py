@@ -374,7 +374,7 @@ class Engine:
             cached_tokens=told["cached_tokens"] if told else 0,
             prompt_logprobs=scores,
             waits=self._paged_in.waits(told) if told else None,
-            stop_token=stop_token if stop_token is not None and stop_token.logprobs is not None else None,
+            stop_token=stop_token,
         )
 
     def _check_open(self) -> None:

@@ -235,7 +235,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     waits: Waits | None = None
     """None: it was refused, or nothing is known of it any more."""
     stop_token: Token | None = None
-    """The one that ended it, if log-probabilities were asked for."""
+    """The one that ended it."""
 
 
 class Failure(msgspec.Struct, frozen=True):

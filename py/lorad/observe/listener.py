@@ -11,6 +11,7 @@ from lorad.engine.handle import EngineHandle
 from lorad.errors import LoradError
 from lorad.observe.metrics import Metrics
 from lorad.server.failures import errors_as_json
+from lorad.server.runner import sign
 
 STATS_SECONDS = 2.0
 """How long a scrape waits for the engine's numbers."""
@@ -36,4 +37,5 @@ class Scrapes:
         """An application that has nothing else."""
         app = web.Application(middlewares=[errors_as_json])
         app.router.add_get("/metrics", self.answer)
+        app.on_response_prepare.append(sign)
         return app

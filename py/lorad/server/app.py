@@ -35,9 +35,10 @@ from lorad.page.overview import Overview, Sources
 from lorad.server.auth import TENANT, key_check
 from lorad.server.body import read_body
 from lorad.server.combinations import Combinations
+from lorad.server.conversation import rendering_of
 from lorad.server.decode import decode
 from lorad.server.explained import explained
-from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log
+from lorad.server.failures import INTERNAL, error_event, errors_as_json, json_response, log, passing
 from lorad.server.fields import unsupported
 from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Head
 from lorad.server.gate import Gate
@@ -49,6 +50,7 @@ from lorad.server.openapi import Document
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, Prompt, ask_chat, ask_completion
+from lorad.server.runner import sign
 from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
 from lorad.tenants.file import Used
@@ -153,10 +155,10 @@ class Front:
     async def health(self, request: web.Request) -> web.Response:
         """200 if tokens can be made; degraded: something else can't."""
         if self.gate.draining:
-            return json_response({"status": "draining"}, status=503)
+            return json_response({"status": "draining"}, status=503, headers=passing("draining"))
         fault = self.handle.fault
         if fault is not None:
-            return json_response({"status": fault.code}, status=503)
+            return json_response({"status": fault.code}, status=503, headers=passing(fault.code))
         if self.shortage.is_short:
             return json_response({"status": "degraded", "reasons": ["memory_low"]})
         return json_response({"status": "ready"})
@@ -185,6 +187,7 @@ class Front:
         began = asyncio.get_running_loop().time()
         body = decode(await read_body(request), ChatRequest, _CHAT_DEFAULTS)
         ask, messages = ask_chat(body, self.handle.model.vocab_size, self.text.tokenizer.end_ids)
+        rendering = rendering_of(body)
         tenant = request[TENANT]
         ask, target = await self._target(tenant, ask)
         with self.gate.passing(ask.n), self.limits.passing(tenant, _adapters(ask, target), ask.n):
@@ -197,7 +200,8 @@ class Front:
                 template = target.template
                 # What is measured is the text as it was rendered: tools and calls are in it, too.
                 check = partial(self.lengths.check_characters, target, "messages")
-                ids = await self._in_thread(partial(self.text.chat, messages, tools, template=template, check=check))
+                render = partial(self.text.chat, messages, tools, template=template, rendering=rendering, check=check)
+                ids = await self._in_thread(render)
                 target = self.names.now(tenant, ask.model)
             return await self._answer(request, ask, _Prompts("messages", [ids], began), ChatFormat)
 
@@ -350,7 +354,7 @@ def _adapters(ask: Ask, target: Target) -> tuple[str, ...]:
 
 
 def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenancy | None = None) -> web.Application:
-    """The aiohttp application, for `make_runner`.
+    """The aiohttp application, for `Runner`.
 
     Without `control` its routes are refused; with `tenancy` keys are its tenants'.
     """
@@ -387,27 +391,8 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     front.tokens.add_to(app)
     Document(_version()).add_to(app)
     app.on_response_prepare.append(front.observer.sign)
-    app.on_response_prepare.append(_sign)
+    app.on_response_prepare.append(sign)
     return app
-
-
-def make_runner(app: web.Application, *, shutdown_seconds: float) -> web.AppRunner:
-    """What an application of this server runs in."""
-    return web.AppRunner(
-        app,
-        handle_signals=False,
-        access_log=None,
-        # That is how a client's leaving is noticed.
-        handler_cancellation=True,
-        # aiohttp would unpack a body before anybody has looked at its key, and log one that can't be as our fault.
-        auto_decompress=False,
-        shutdown_timeout=shutdown_seconds,
-    )
-
-
-async def _sign(request: web.Request, response: web.StreamResponse) -> None:
-    # aiohttp's own value tells the versions of everything.
-    response.headers["Server"] = "lorad"
 
 
 async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:

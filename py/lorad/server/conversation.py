@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from lorad.errors import InvalidRequest
 from lorad.server.fields import check_length
 from lorad.server.tools import ToolCall, check_results, plain_calls
+from lorad.text.template import OWN_NAMES, Rendering
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of a message and the one that the template sees. `developer` is OpenAI's later word for `system`."""
@@ -40,6 +41,44 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     tool_call_id: str | None = None
     parsed: Any = None
     """The content again: the OpenAI client's helpers send back what they made of an answer."""
+
+
+class RenderingFields(Protocol):
+    """What a request says about how its conversation is written."""
+
+    @property
+    def messages(self) -> Sequence[Message] | None:
+        """The conversation; None: there's another prompt."""
+
+    add_generation_prompt: bool | None
+    continue_final_message: bool | None
+    chat_template_kwargs: dict[str, Any] | None
+
+
+def rendering_of(request: RenderingFields) -> Rendering:
+    """How the template writes a request's conversation. A message that is continued leaves no room for the beginning of
+    another one, which is the default otherwise."""
+    begin, go_on = request.add_generation_prompt, bool(request.continue_final_message)
+    field = "continue_final_message"
+    if go_on and begin:
+        raise InvalidRequest(f"{field}: not with add_generation_prompt true", code="field_conflict", param=field)
+    if go_on and request.messages and request.messages[-1].tool_calls:
+        raise InvalidRequest(f"{field}: not behind a message with tool_calls", code="field_conflict", param=field)
+    return Rendering(not go_on if begin is None else begin, go_on, _variables(request.chat_template_kwargs or {}))
+
+
+def _variables(given: dict[str, Any]) -> dict[str, Any]:
+    field = "chat_template_kwargs"
+    check_length(field, len(given))
+    for name in given:
+        if name in OWN_NAMES:
+            raise InvalidRequest(
+                f"{field}.{name}: the template has this from elsewhere, so no variable may be called so",
+                code="template_variable",
+                param=f"{field}.{name}",
+            )
+    check_length(f"{field}[]", len(msgspec.json.encode(given)), param=field)
+    return given
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

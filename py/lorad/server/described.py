@@ -61,6 +61,9 @@ VALUES: dict[str, dict[str, Sequence[Any]]] = {
 }
 """Fields of structs that are taken at these values only, which their types don't say."""
 
+LEAST: dict[str, dict[str, int]] = {"CompletionRequest": {"max_tokens": 0}}
+"""Fields of structs that may be less than elsewhere: `max_tokens` beside `echo`."""
+
 _SECONDS: Schema = {"type": "number", "minimum": 0, "maximum": WAIT_SECONDS_MAX}
 _WAIT: Mapping[str, Schema] = {"wait_seconds": _SECONDS}
 _OPERATION: Mapping[int, tuple[str, ...]] = {200: (JSON,), 202: (JSON,)}

@@ -27,9 +27,11 @@ class Echo(NamedTuple):
     """Empty if nobody asked for log-probabilities."""
 
 
-def echo_of(tokenizer: Tokenizer, prompt: Sequence[int], scores: Sequence[TokenLogprobs]) -> Echo:
-    """`scores`: of the tokens from the second on, or none at all."""
-    stream, parts, offsets = TextStream(tokenizer), [], []
+def echo_of(
+    tokenizer: Tokenizer, prompt: Sequence[int], scores: Sequence[TokenLogprobs], *, skip_special: bool = True
+) -> Echo:
+    """`scores`: of the tokens from the second on, or none at all. `skip_special`: special tokens are no text."""
+    stream, parts, offsets = TextStream(tokenizer, skip_special=skip_special), [], []
     for token in prompt:
         offsets.append(stream.characters)
         parts.append(stream.push(token))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from lorad.errors import EngineFailure, LoradError, Overloaded, Unauthorized
+from lorad.errors import EngineFailure, LoradError, Overloaded, Unauthorized, Unavailable
 from lorad.observe.logs import fault
 from lorad.observe.record import RECORD, note
 
@@ -28,10 +28,18 @@ HTTP_CODE = "http_error"
 
 _KEPT_HEADERS = ("Allow",)
 
+_RETRY_AFTER_S = {"draining": 1, "engine_restarting": 2, "engine_starting": 2, "engine_stalled": 5}
+"""When to come back after what passes: to another server, or to this one's next engine, which starts in seconds."""
+
 
 def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
     """OpenAI's error form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def passing(code: str) -> dict[str, str]:
+    """Headers of a refusal that is over soon; none of others."""
+    return {"Retry-After": str(_RETRY_AFTER_S[code])} if code in _RETRY_AFTER_S else {}
 
 
 def error_event(error: LoradError) -> bytes:
@@ -41,7 +49,7 @@ def error_event(error: LoradError) -> bytes:
 
 def error_response(error: LoradError) -> web.Response:
     """An error as a whole answer."""
-    headers = {}
+    headers = passing(error.code) if isinstance(error, Unavailable) else {}
     if isinstance(error, Overloaded):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unauthorized):

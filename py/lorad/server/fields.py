@@ -44,13 +44,16 @@ LENGTHS: dict[str, int] = {
     "prompt": 1024,
     "logit_bias": 1024,
     "tools": 128,
+    "chat_template_kwargs": 64,
+    "chat_template_kwargs[]": 1 << 16,
     "prompt[]": 1 << 20,
     "messages[]": 1 << 20,
     "tokens": 1 << 20,
 }
 """Longest list of each list field; `stop[]`: characters of one stop string; `prompt[]`, `messages[]`: characters of a
 text that is only tokenised (one that is answered has the context's limit); `tokens`: ids that are only decoded;
-`stop_token_ids`: with the model's end tokens, unless they are ignored."""
+`chat_template_kwargs[]`: characters of all of them as JSON; `stop_token_ids`: with the model's end tokens, unless they
+are ignored."""
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is 0: dividing logits by less leaves nothing of them but the largest."""
@@ -86,8 +89,6 @@ UNSUPPORTED: dict[str, dict[str, tuple[Any, ...]]] = {
         "guided_decoding_backend": NOTHING,
         "guided_whitespace_pattern": NOTHING,
         "length_penalty": (None, 1),
-        "include_stop_str_in_output": (None, False),
-        "skip_special_tokens": (None, True),
         "spaces_between_special_tokens": (None, True),
         "use_beam_search": (None, False),
     },

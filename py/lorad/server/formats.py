@@ -6,7 +6,7 @@ text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -203,7 +203,8 @@ class CompletionFormat(Format):
         return b""
 
     def _chunk_choice(self, piece: Piece) -> dict[str, Any]:
-        logprobs = None if piece.entry is None else self._entries([piece.entry])
+        entries: Sequence[Entry | EchoEntry] = piece.prompt or ([] if piece.entry is None else [piece.entry])
+        logprobs = self._entries(entries) if entries else None
         return {"index": piece.choice, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.reason}
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lorad.engine.handle import EngineHandle
 from lorad.engine.messages import Finished, Generate, Token, TokenLogprobs, Waits
 from lorad.errors import EngineFailure, LoradError
 from lorad.observe.metrics import Ended, Metrics
-from lorad.server.echo import Echo, echo_of
+from lorad.server.echo import Echo, EchoEntry, echo_of
 from lorad.server.registry import Target
 from lorad.server.requests import Ask
 from lorad.text.calls import CallDelta, CallReader
@@ -32,13 +32,14 @@ class Entry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """News of one choice: text, a token's entry, a call, or its end."""
+    """News of one choice: text, a token's entry, a call, its prompt's entries, or its end."""
 
     choice: int
     text: str
     entry: Entry | None
     reason: str | None
     call: CallDelta | None = None
+    prompt: Sequence[EchoEntry] = ()
 
 
 class Usage(NamedTuple):
@@ -134,7 +135,13 @@ class Generation:
         for prompt, max_tokens in prompts:
             first: int | None = None
             for sample in range(ask.n):
-                stream = TextStream(self._tokenizer, ask.stops, min_tokens=ask.min_tokens)
+                stream = TextStream(
+                    self._tokenizer,
+                    ask.stops,
+                    min_tokens=ask.min_tokens,
+                    skip_special=ask.skip_special,
+                    keep_stop=ask.keep_stop,
+                )
                 reader = None if ask.calling is None else CallReader()
                 choice = Choice(len(self.choices), next(numbers), prompt, stream, reader)
                 self.choices.append(choice)
@@ -185,6 +192,12 @@ class Generation:
 
     async def pieces(self) -> list[Piece]:
         """News since the last call, as soon as there are some; none at the end. Raises what ended the request."""
+        if self.ask.prompt_only and self._by_id:
+            await self.finish()
+            self._pieces = [
+                Piece(choice.index, choice.echo.text, None, choice.reason, prompt=choice.echo.entries)
+                for choice in self.choices
+            ]
         while not self._pieces:
             if self._error is not None:
                 raise self._error
@@ -203,7 +216,7 @@ class Generation:
         if self.ask.echo:
             for first in range(0, len(self.choices), self.ask.n):
                 one = self.choices[first]
-                echo = echo_of(self._tokenizer, one.prompt, one.prompt_scores)
+                echo = echo_of(self._tokenizer, one.prompt, one.prompt_scores, skip_special=self.ask.skip_special)
                 for choice in self.choices[first : first + self.ask.n]:
                     choice.echo = echo
 
@@ -219,7 +232,7 @@ class Generation:
     def token(self, token: Token) -> None:
         """One more token of one choice."""
         choice = self._by_id.get(token.id)
-        if choice is None or choice.stream.stopped:
+        if choice is None or choice.stream.stopped or self.ask.prompt_only:
             return
         now = self._loop.time()
         if choice.last_at is None:
@@ -249,12 +262,18 @@ class Generation:
         self._settle()
 
     def _finish(self, choice: Choice, end: Finished) -> None:
+        if self.ask.prompt_only and end.reason in ("stop", "length"):
+            self._end(choice, "length")
+            return
         if choice.stream.stopped or end.reason in ("stop", "length"):
+            last, begin = end.stop_token, choice.stream.characters
+            kept = last if self.ask.keep_stop and not choice.stream.stopped else None
+            if kept is not None:
+                self._take(choice, choice.stream.push(kept.token))
             self._end(choice, end.reason)
-            last = end.stop_token
             if self.ask.echo and last is not None and last.logprobs is not None and self.ask.logprobs >= 0:
                 # Who scores a text by `echo` asks for one token and cuts it off, whichever it is.
-                choice.entries.append(Entry(last.token, len(choice.text), last.logprobs))
+                choice.entries.append(Entry(last.token, len(choice.text) if kept is None else begin, last.logprobs))
             return
         self._count(choice, "error")
         del self._by_id[end.id]
@@ -322,7 +341,7 @@ class Generation:
                 self._pieces.append(Piece(choice.index, rest, None, None))
         choice.reason = reason
         del self._by_id[choice.request_id]
-        if self.ask.stream:
+        if self.ask.stream and not self.ask.prompt_only:
             self._pieces.append(Piece(choice.index, "", None, reason))
         self._count(choice, reason)
 

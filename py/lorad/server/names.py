@@ -27,7 +27,7 @@ class Names:
 
     def now(self, tenant: Tenant, name: str) -> Target:
         """What serves this very name at this moment. NotFound if nothing does, or if the tenant may not use it: an
-        alias may stand for something else than when it was last looked at, so whoever has waited asks for both again."""
+        alias may stand for something else than when it was last looked at, so who has waited asks for both again."""
         if not self._registry.may_use(tenant, name):
             raise unknown_model(name)
         return self._registry.resolve(name)

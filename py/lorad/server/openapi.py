@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from lorad.server.auth import OPEN_ROUTES, wants_operator
-from lorad.server.described import JSON, ROUTES, VALUES, Described
+from lorad.server.described import JSON, LEAST, ROUTES, VALUES, Described
 from lorad.server.failures import json_response
 from lorad.server.fields import LENGTHS, RANGES
 
@@ -74,6 +74,9 @@ def document(app: web.Application, version: str) -> dict[str, Any]:
     for struct, fields in VALUES.items():
         for name, values in fields.items():
             schemas[struct]["properties"][name] = {"enum": list(values)}
+    for struct, least in LEAST.items():
+        for name, low in least.items():
+            schemas[struct]["properties"][name]["minimum"] = low
     paths: dict[str, Any] = {}
     for (method, path), handler in routes.items():
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, handler, ROUTES[method, path])

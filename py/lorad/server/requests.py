@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from lorad.adapters.combine.weighted import Wanted, check_wanted
+from lorad.counted import counted
 from lorad.engine.messages import Sampling
 from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
@@ -56,6 +57,8 @@ class _Common(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     logit_bias: dict[int, float] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -81,6 +84,9 @@ class ChatRequest(_Common, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | Choice | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: str | None = None
@@ -113,6 +119,10 @@ class Ask:
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
+    keep_stop: bool
+    """The text ends with the stop string or token that ended it."""
+    skip_special: bool
+    """Special tokens are no text."""
     temperature: float
     top_p: float
     top_k: int
@@ -129,6 +139,8 @@ class Ask:
     """What the answer has to look like."""
     echo: bool = False
     """The answer begins with the prompt."""
+    prompt_only: bool = False
+    """And ends with it: the one token that is made is nobody's."""
     adapters: tuple[Wanted, ...] = ()
     """Served together in place of the model; none: the model itself."""
     grammar: str = ""
@@ -194,9 +206,15 @@ def ask_completion(request: CompletionRequest, vocab_size: int, end_ids: Sequenc
         check_range("logprobs", request.logprobs)
         logprobs = request.logprobs
     max_tokens = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    prompt_only = bool(request.echo) and max_tokens == 0
+    if prompt_only:
+        request = msgspec.structs.replace(request, max_tokens=None)
     ask = replace(_ask(request, max_tokens, logprobs, vocab_size, end_ids), echo=bool(request.echo))
-    if ask.echo and ask.stream:
-        raise InvalidRequest("echo: not with stream true", code="field_conflict", param="echo")
+    if prompt_only:
+        # The engine makes at least one, and tells of the prompt with it.
+        ask = replace(ask, max_tokens=1, prompt_only=True)
+    elif ask.echo and ask.stream:
+        raise InvalidRequest("echo: with stream true only at max_tokens 0", code="field_conflict", param="echo")
     return ask, _prompts(request.prompt, vocab_size)
 
 
@@ -245,6 +263,8 @@ def _ask(request: _Common, max_tokens: int | None, logprobs: int, vocab_size: in
         stops=_stops(request.stop),
         stop_token_ids=tuple(stop_ids),
         ignore_eos=bool(request.ignore_eos),
+        keep_stop=bool(request.include_stop_str_in_output),
+        skip_special=request.skip_special_tokens is not False,
         temperature=0.0 if temperature < GREEDY_BELOW else temperature,
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=max(0, request.top_k or 0),
@@ -277,7 +297,7 @@ def _check_stop_ids(ids: Sequence[int], end_ids: Sequence[int]) -> None:
     """The engine's limit is on both together."""
     most = LENGTHS["stop_token_ids"] - len(end_ids)
     if len(ids) > most:
-        beside = f" (beside the model's {len(end_ids)} end tokens)" if end_ids else ""
+        beside = f" (beside the model's {counted(len(end_ids), 'end token')})" if end_ids else ""
         raise InvalidRequest(
             f"stop_token_ids: at most {most} entries{beside}, got {len(ids)}",
             code="field_length",

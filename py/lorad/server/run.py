@@ -30,10 +30,11 @@ from lorad.errors import AdapterRejected, InvalidRequest, ModelRejected, Unavail
 from lorad.named_file import expanded
 from lorad.observe.logs import configure
 from lorad.observe.tracing import make_tracing
-from lorad.server.app import Front, make_app, make_runner
+from lorad.server.app import Front, make_app
 from lorad.server.auth import check_key
 from lorad.server.registry import Registry
 from lorad.server.revival import Revival
+from lorad.server.runner import Runner
 from lorad.store.state import StateFile, state_path
 from lorad.tenants.serving import Tenancy
 from lorad.text.model import load_text_model
@@ -98,7 +99,7 @@ class Server:
         self.address = ""
         self.metrics_address = ""
         """Of the listener for /metrics, if there is one."""
-        self._runners: list[web.AppRunner] = []
+        self._runners: list[Runner] = []
         self._sockets: list[socket.socket] = []
         self._watch: asyncio.Task[None] | None = None
 
@@ -240,7 +241,7 @@ class Server:
         control = None if self.manager is None else ControlRoutes(self.manager, self.engine)
         apps = make_app(front, control, self.tenancy), front.scrapes.application()
         for bound, app in zip(self._sockets, apps, strict=False):  # the second one if there's a listener for it
-            runner = make_runner(app, shutdown_seconds=1.0)
+            runner = Runner(app, shutdown_timeout=1.0)
             self._runners.append(runner)
             await runner.setup()
             await web.SockSite(runner, bound, backlog=1024).start()

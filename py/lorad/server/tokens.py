@@ -12,7 +12,7 @@ from aiohttp import web
 from lorad.errors import InvalidRequest
 from lorad.server.auth import TENANT
 from lorad.server.body import read_body
-from lorad.server.conversation import Message, plain_messages
+from lorad.server.conversation import Message, plain_messages, rendering_of
 from lorad.server.decode import decode
 from lorad.server.failures import json_response
 from lorad.server.fields import NOTHING, check_ids, check_length
@@ -25,9 +25,7 @@ from lorad.tenants.tenant import Tenant
 from lorad.text.model import TextModel
 
 DEFAULTS_ONLY: dict[str, tuple[Any, ...]] = {
-    "continue_final_message": (None, False),
     "chat_template": NOTHING,
-    "chat_template_kwargs": (None, {}),
     "media_io_kwargs": (None, {}),
     "mm_processor_kwargs": (None, {}),
 }
@@ -43,6 +41,8 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: list[Message] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     tools: list[Tool] | None = None
@@ -111,7 +111,7 @@ class TokenRoutes:
         if body.prompt is not None and body.messages is not None:
             raise InvalidRequest("prompt: one of prompt and messages, got both", code="field_conflict", param="prompt")
         if body.prompt is not None:
-            for field in ("add_generation_prompt", "tools"):
+            for field in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools"):
                 if getattr(body, field) is not None:
                     raise InvalidRequest(f"{field}: wants messages", code="field_needs", param=field)
             check_length("prompt[]", len(body.prompt), param="prompt")
@@ -121,12 +121,13 @@ class TokenRoutes:
             raise InvalidRequest("prompt: required, or messages", code="missing_field", param="prompt")
         messages = plain_messages(body.messages)
         tools = told_of(functions_of(body.tools))
-        open_end, special = body.add_generation_prompt is not False, bool(body.add_special_tokens)
+        rendering = rendering_of(body)
+        special = bool(body.add_special_tokens)
         return lambda target: text.chat(
             messages,
             tools or None,
             template=target.template,
-            add_generation_prompt=open_end,
+            rendering=rendering,
             add_special_tokens=special,
             # Of the text as it was rendered: tools and calls are in it, too.
             check=partial(check_length, "messages[]", param="messages"),

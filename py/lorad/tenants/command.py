@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lorad.counted import counted
 from lorad.errors import InvalidRequest, LoradError
 from lorad.store.state import state_path
 from lorad.tenants.file import KeyRow, TenantFile, Used
@@ -58,7 +59,7 @@ def keys(arguments: argparse.Namespace) -> int:
         _print_json([_key_dict(row) for row in shown])
     else:
         removed = arguments.keys_command == "remove"
-        table = Table("id", "of", "label", "made", title=f"{len(shown)} keys{' removed' if removed else ''}")
+        table = Table("id", "of", "label", "made", title=counted(len(shown), "key") + (" removed" if removed else ""))
         for row in shown:
             whose = "[bold]an operator[/bold]" if row.tenant is None else escape(row.tenant)
             table.add_row(row.id, whose, escape(row.label), _date(row.created))
@@ -118,7 +119,7 @@ def _changed(file: TenantFile, arguments: argparse.Namespace) -> Tenant:
 
 
 def _print_tenants(tenants: list[Tenant]) -> None:
-    table = Table("tenant", "adapters", "base", title=f"{len(tenants)} tenants")
+    table = Table("tenant", "adapters", "base", title=counted(len(tenants), "tenant"))
     for heading in ("weight", "requests/min", "tokens/min", "running", "waiting", "pages", "adapters"):
         table.add_column(heading, justify="right")
     for tenant in tenants:

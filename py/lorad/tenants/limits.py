@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from lorad.counted import counted
 from lorad.errors import Overloaded
 from lorad.tenants.tenant import Tenant
 
@@ -74,7 +75,7 @@ class TenantLimits:
         new = set(adapters) - standing.adapters.keys()
         if limits.adapters_max and new and len(standing.adapters) + len(new) > limits.adapters_max:
             raise Overloaded(
-                f"tenant {tenant.name!r} has requests for {len(standing.adapters)} adapters in flight, "
+                f"tenant {tenant.name!r} has requests for {counted(len(standing.adapters), 'adapter')} in flight, "
                 f"{', '.join(sorted(new))} would be more, limit {limits.adapters_max} (adapters_max)",
                 code="tenant_adapters_full",
             )

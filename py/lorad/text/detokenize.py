@@ -16,15 +16,16 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 class Detokenizer:
     """The text of one sequence."""
 
-    __slots__ = ("_decoder", "_tokenizer")
+    __slots__ = ("_bytes", "_decoder")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+        """Special tokens are nothing, or their names."""
+        self._bytes = tokenizer.text_bytes if skip_special else tokenizer.token_bytes
         self._decoder = _new_decoder("replace")
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes."""
-        return self._decoder.decode(self._tokenizer.text_bytes(token_id))
+        return self._decoder.decode(self._bytes(token_id))
 
     def flush(self) -> str:
         """What is left when no token follows: a character that was begun and never completed."""

@@ -15,7 +15,7 @@ from lorad.models.gguf_header import read_header
 from lorad.models.gguf_keys import Keys
 from lorad.named_file import expanded, is_file, is_folder, read_json, read_small, read_text
 from lorad.text.gguf_tokenizer import tokenizer_from_gguf
-from lorad.text.template import ChatTemplate
+from lorad.text.template import OPEN, ChatTemplate, Rendering
 from lorad.text.template_file import CONFIG as TOKENIZER_CONFIG
 from lorad.text.template_file import FILE as TEMPLATE_FILE
 from lorad.text.template_file import read_template
@@ -52,14 +52,13 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         template: str = "",
-        add_generation_prompt: bool = True,
+        rendering: Rendering = OPEN,
         add_special_tokens: bool = False,
         check: Callable[[int], None] = lambda characters: None,
     ) -> list[int]:
-        """Ids of a conversation, open for the assistant's answer unless `add_generation_prompt` is false. The template
-        itself writes special tokens. `template`: the source of an adapter's own; "": the model's. `check` is told how
-        many characters the text has before it's tokenised, and refuses too many."""
-        text = self.render(messages, tools, template=template, add_generation_prompt=add_generation_prompt)
+        """Ids of a conversation. The template itself writes special tokens. `template`: the source of an adapter's
+        own; "": the model's. `check` is told how many characters the text has, and refuses too many."""
+        text = self.render(messages, tools, template=template, rendering=rendering)
         check(len(text))
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
@@ -69,7 +68,7 @@ class TextModel:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         template: str = "",
-        add_generation_prompt: bool = True,
+        rendering: Rendering = OPEN,
     ) -> str:
         """A conversation as text. Tools are written by the template if it knows them, else told by the system."""
         used = self._compiled(template) if template else self.template
@@ -80,8 +79,8 @@ class TextModel:
                 param="messages",
             )
         if used.tools:
-            return used.render(messages, tools=tools or None, add_generation_prompt=add_generation_prompt)
-        return used.render(without_tools(messages, tools), add_generation_prompt=add_generation_prompt)
+            return used.render(messages, tools=tools or None, rendering=rendering)
+        return used.render(without_tools(messages, tools), rendering=rendering)
 
 
 def load_text_model(path: str | Path, chat_template: str | Path = "") -> TextModel:

@@ -14,11 +14,20 @@ class TextStream:
 
     __slots__ = ("_detokenizer", "_matcher", "_tokens_left", "characters")
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, min_tokens: int = 0) -> None:
-        """`min_tokens`: a stop string that these complete doesn't count."""
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
+        *,
+        min_tokens: int = 0,
+        skip_special: bool = True,
+        keep_stop: bool = False,
+    ) -> None:
+        """`min_tokens`: a stop string that these complete doesn't count. `skip_special`: special tokens are no text.
+        `keep_stop`: the text ends with the stop string that ended it."""
         self._tokens_left = min_tokens
-        self._detokenizer = Detokenizer(tokenizer)
-        self._matcher = StopMatcher(stops) if stops else None
+        self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special)
+        self._matcher = StopMatcher(stops, keep=keep_stop) if stops else None
         self.characters = 0
         """Characters decoded so far, whether sent or held."""
 

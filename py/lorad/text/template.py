@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import jinja2.ext
@@ -23,6 +23,33 @@ from lorad.text.tools import BEGIN
 
 TEXT_LENGTH_MAX = 64 << 20
 """Characters of a rendered conversation. A request's body is far shorter; only a runaway template gets here."""
+
+OWN_NAMES = frozenset(
+    (
+        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"),
+        *("bos_token", "eos_token", "raise_exception", "strftime_now"),
+    )
+)
+"""What templates know by these names is said elsewhere, or is the model's own: variables may not be called so."""
+
+
+_MARK = "[[continued here]]"
+"""Written behind the last message to find its end. If a conversation has it, the last one counts."""
+
+
+class Rendering(NamedTuple):
+    """How a conversation is written, whatever it says."""
+
+    add_generation_prompt: bool = True
+    """It ends open for the assistant's answer."""
+    continue_final_message: bool = False
+    """It ends with the last message's last character, and the answer continues that."""
+    variables: Mapping[str, Any] = {}
+    """What the template knows besides, by none of `OWN_NAMES`."""
+
+
+OPEN = Rendering()
+"""As it's written unless a request says otherwise."""
 
 
 class ChatTemplate:
@@ -45,22 +72,32 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        **extra: Any,
+        rendering: Rendering = OPEN,
     ) -> str:
-        """The conversation as text, open for the assistant's answer. A template's refusal is the request's fault."""
+        """The conversation as text. A template's refusal is the request's fault."""
+        if rendering.continue_final_message:
+            # The blank behind the mark tells whether the template keeps blanks at a message's end.
+            *before, last = messages
+            messages = [*before, {**last, "content": f"{last['content']}{_MARK} "}]
+        text = self._text(messages, tools, rendering)
+        return _open_ended(text) if rendering.continue_final_message else text
+
+    def _text(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, rendering: Rendering
+    ) -> str:
+        names = {
+            **rendering.variables,
+            "messages": list(messages),
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": rendering.add_generation_prompt,
+            **self._names,
+        }
         parts: list[str] = []
         length = 0
         try:
             with spending():
-                for part in self._template.generate(
-                    messages=list(messages),
-                    tools=tools,
-                    documents=None,
-                    add_generation_prompt=add_generation_prompt,
-                    **self._names,
-                    **extra,
-                ):
+                for part in self._template.generate(names):
                     length += len(part)
                     if length > TEXT_LENGTH_MAX:
                         raise jinja2.TemplateError(f"the text is longer than {TEXT_LENGTH_MAX} characters")
@@ -79,6 +116,18 @@ class ChatTemplate:
                 param="messages",
             ) from None
         return "".join(parts)
+
+
+def _open_ended(text: str) -> str:
+    """What comes before the mark."""
+    before, found, after = text.rpartition(_MARK)
+    if not found:
+        raise InvalidRequest(
+            "continue_final_message: the chat template doesn't write the last message as it is",
+            code="chat_template",
+            param="continue_final_message",
+        )
+    return before if after.startswith(" ") else before.rstrip()
 
 
 class _GenerationTag(jinja2.ext.Extension):
