@@ -43,6 +43,7 @@ POINTERS = {
 }
 OPTIONS = ("num_warps", "num_stages", "num_ctas")
 WORDS = 1 << 31
+ALIGNMENT = 16
 
 
 class Compiler:
@@ -67,7 +68,12 @@ class Compiler:
             p.name: "constexpr" if p.name in constexprs or p.is_constexpr else kind_of(named[p.name])
             for p in kernel.params
         }
-        source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs)
+        attrs = {
+            (p.num,): [["tt.divisibility", ALIGNMENT]]
+            for p in kernel.params
+            if signature[p.name] != "constexpr" and not p.do_not_specialize and aligned(named[p.name])
+        }
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constexprs, attrs=attrs)
         made = triton.compile(source, target=self.target, options=options)
         self.done[kernel.fn.__name__] = self.done.get(kernel.fn.__name__, 0) + 1
         self.shared_max = max(self.shared_max, made.metadata.shared)
@@ -83,6 +89,14 @@ def kind_of(value: Any) -> str:
         return "i32" if -WORDS <= value < WORDS else "i64"
     assert isinstance(value, float), f"an argument of type {type(value)}"
     return "fp32"
+
+
+def aligned(value: Any) -> bool:
+    """Whether a worker's compiler would know that it's a multiple of `ALIGNMENT`: what makes wide loads of a kernel,
+    and those ahead of time into shared memory."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr() % ALIGNMENT == 0
+    return isinstance(value, int) and not isinstance(value, bool) and value % ALIGNMENT == 0
 
 
 def main() -> None:
