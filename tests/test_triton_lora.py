@@ -6,7 +6,7 @@ garbage and is still that afterwards.
 
 from __future__ import annotations
 
-from interpreted import triton  # noqa: F401, I001 - before all that imports Triton
+import interpreted  # isort: skip  # noqa: F401  before Triton
 
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import interpreter_repairs  # noqa: F401
 from definitions import lora as by_definition
 from gpu_adapters import LAYER, GpuAdapters, Tile, tiles_of, work_list
 from lorad.kernels.lora import ref
@@ -22,10 +23,11 @@ from lorad.kernels.lora.expand import expand
 from lorad.kernels.lora.fused import fused
 from lorad.kernels.lora.kernel import lora, lora_embed
 from lorad.kernels.lora.shrink import shrink, workspace_shape
+from lorad.kernels.lora.table import Table
 from lorad.kernels.lora.tiles import fused_pays, split_of
 
-# How far a number may be from its definition's, by what y is rounded to (the interpreter cuts bfloat16 off).
-CLOSE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+# How far a number may be from its definition's, by what y is rounded to.
+CLOSE = {torch.float32: 2e-5, torch.float16: 1e-3, torch.bfloat16: 5e-3}
 
 
 class Case(NamedTuple):
@@ -33,7 +35,7 @@ class Case(NamedTuple):
 
     adapters: GpuAdapters
     arena: Tensor
-    table: ref.Weights
+    table: Table
     x: Tensor
     y: Tensor
     columns: list[int]
@@ -59,7 +61,7 @@ class Case(NamedTuple):
 
     def wanted(self) -> Tensor:
         """By the weights that the adapters were made of."""
-        count, out = len(self.adapters.weights), self.y.float()
+        count, out = len(self.adapters.weights), self.y.float().clone()
         for slot, tag, begin, end in self.tiles:
             right = 0 <= slot < count and tag == 1000 + slot
             for module, (at, width) in enumerate(zip(self.columns, self.widths, strict=True)):
@@ -133,7 +135,7 @@ GROUPS = [(4, 1), (0, 18), (-1, 3), (1, 2), (-2, 2), (2, 1), (3, 2), (-1, 1), (-
 @pytest.mark.parametrize(
     ("inputs", "widths", "page_bytes", "dtype"),
     [
-        (67, [40, 3, 201], 64, torch.float32),  # pieces of one column and more
+        (67, [40, 3, 70], 320, torch.float32),  # pieces of ten columns
         (600, [96, 33, 130], 1 << 13, torch.float32),
         (608, [48, 144, 16], 1 << 14, torch.bfloat16),  # runs at multiples of 16 throughout
         (130, [72, 24, 8], 1 << 12, torch.float16),
@@ -222,11 +224,13 @@ def test_a_rank_above_the_workspace_is_not_cut_off() -> None:
         assert got[1:4, 2:26].isnan().all() and torch.equal(got[4:], case.y[4:])
 
 
-@pytest.mark.parametrize(("dtype", "page_bytes"), [(torch.float32, 64), (torch.bfloat16, 1 << 12)])
-def test_embedding(dtype: torch.dtype, page_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "page_bytes", "vocab"), [(torch.float32, 64, 29), (torch.float16, 512, 80), (torch.bfloat16, 4096, 333)]
+)
+def test_embedding(dtype: torch.dtype, page_bytes: int, vocab: int) -> None:
     """As with one-hot rows for x."""
     rng = np.random.default_rng(page_bytes)
-    vocab, width = 333, 80
+    width = 2 * vocab // 3
     adapters = GpuAdapters(rng, [(vocab, width)], page_bytes)
     for adapter in MIXED:
         adapters.add(**adapter | {"modules": [0]})
@@ -253,9 +257,8 @@ def test_embedding(dtype: torch.dtype, page_bytes: int) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    case = make(
-        1, 33, [20, 12], 256, torch.float32, MIXED[:1] * 0 + [{"rank": 2, "element": "f32", "modules": [0]}], []
-    )
+    adapters = [{"rank": 2, "element": "f32", "modules": [0]}]
+    case = make(1, 33, [20, 12], 256, torch.float32, adapters, [])
     work = work_list(np.random.default_rng(0), [], 1)
     workspace = torch.empty(workspace_shape(*case.x.shape, 2, 2))
 

@@ -8,10 +8,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-ELEMENT = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+from lorad.kernels.lora.table import EVEN_PAGE_BYTES
 
-EVEN_PAGE_BYTES = 512
-"""A page that holds 16 columns of a rank tile of 8 rows in f32: the layout cuts pieces at multiples of 16 then."""
+ELEMENT = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 def even(arena: Tensor, *widths: int) -> bool:

@@ -13,14 +13,11 @@ import triton.language as tl
 
 from lorad.kernels.lora.spans import run_at
 
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""Triton's interpreter multiplies the bits of bfloat16 as if they were whole numbers."""
-
 
 @triton.jit
 def product(a, b, acc):
     """acc + a b, summed in f32: of 16-bit numbers as they are where both have the same type."""
-    if a.dtype == b.dtype and a.dtype != tl.float32 and not INTERPRETED:
+    if a.dtype == b.dtype and a.dtype != tl.float32:
         return tl.dot(a, b, acc)
     else:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")

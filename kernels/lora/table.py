@@ -16,6 +16,10 @@ ELEMENTS = ("f32", "f16", "bf16")
 GAINS_SHIFT, BIASES_SHIFT = 4, 16
 """Of the counts in the last word of a span."""
 
+EVEN_PAGE_BYTES = 512
+"""From pages of this size on, runs over a width that is a multiple of 16 begin and end at such multiples: a page holds
+16 columns of 8 rows in f32, and the layout cuts pieces at multiples of 16 columns then."""
+
 
 class Table(NamedTuple):
     """Tensors at addresses that never change; what is in them changes between steps."""

@@ -29,18 +29,17 @@ def cases() -> None:
         hidden = products[0][0]
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             for tokens, rank_max in ((8, 16), (8, 64), (2048, 64)):
-                for inputs, widths in products:
-                    add(dtype, dtype, tokens, inputs, widths, rank_max, arena, table, work)
-                add(torch.float32, dtype, tokens, hidden, (vocab,), rank_max, arena, table, work)
-            ids = empty(2048, torch.int32)
-            lora_embed(empty((2048, hidden), dtype), ids, arena, table, *work, 0, 7)
+                for inputs, widths in products if dtype == torch.bfloat16 else products[:1]:
+                    add(dtype, tokens, inputs, widths, rank_max, arena, table, work)
+            add(dtype, 8, hidden, (vocab,), 64, arena, table, work, y_dtype=torch.float32)
+            lora_embed(empty((2048, hidden), dtype), empty(2048, torch.int32), arena, table, *work, 0, 7)
     assert {split_of(width).blocks for width in (576, 1536, 4096, 14336)} == {2, 3, 8, 16}  # all of them are compiled
 
 
-def add(y_dtype, x_dtype, tokens, inputs, widths, rank_max, arena, table, work) -> None:
+def add(dtype, tokens, inputs, widths, rank_max, arena, table, work, y_dtype=None) -> None:
     columns = [sum(widths[:i]) for i in range(len(widths))]
     workspace = empty(workspace_shape(tokens, inputs, len(widths), rank_max), torch.float32)
-    x, y = empty((tokens, inputs), x_dtype), empty((tokens, sum(widths)), y_dtype)
+    x, y = empty((tokens, inputs), dtype), empty((tokens, sum(widths)), y_dtype or dtype)
     lora(y, x, arena, table, *work, 3, range(len(widths)), columns, widths, workspace)
 
 

@@ -65,14 +65,15 @@ def _add(y: Tensor, x: Tensor, module: int, right: bool, weights: ref.Weights | 
 
 
 def groups_of(table: Table, tiles: Tensor, count: Tensor) -> list[tuple[int, bool, int, int]]:
-    """(slot, whether it holds that adapter, first token, one past the last): neighbouring tiles of an adapter joined."""
+    """(slot, whether it holds that adapter, first token, one past the last); neighbours of one adapter are joined."""
     tags = table.tags.tolist()
     groups: list[tuple[int, bool, int, int]] = []
     for slot, tag, begin, end in tiles[: int(count)].tolist():
         right = 0 <= slot < len(tags) and tags[slot] == tag != 0
         if groups and groups[-1][0] == slot and groups[-1][1] == right and groups[-1][3] == begin:
-            begin = groups.pop()[2]
-        groups.append((slot, right, begin, end))
+            groups[-1] = (slot, right, groups[-1][2], end)
+        else:
+            groups.append((slot, right, begin, end))
     return groups
 
 
