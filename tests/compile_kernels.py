@@ -64,6 +64,7 @@ class Compiler:
         options = {name: named.pop(name) for name in OPTIONS if name in named}
         constexprs = {p.name: named[p.name] for p in kernel.params if p.is_constexpr and p.name in named}
         constexprs |= {name: None for name, value in named.items() if value is None}
+        constexprs |= {p.name: 1 for p in kernel.params if not p.do_not_specialize and is_one(named.get(p.name))}
         signature = {
             p.name: "constexpr" if p.name in constexprs or p.is_constexpr else kind_of(named[p.name])
             for p in kernel.params
@@ -89,6 +90,11 @@ def kind_of(value: Any) -> str:
         return "i32" if -WORDS <= value < WORDS else "i64"
     assert isinstance(value, float), f"an argument of type {type(value)}"
     return "fp32"
+
+
+def is_one(value: Any) -> bool:
+    """Whether a worker's compiler would take it as a constant."""
+    return type(value) is int and value == 1
 
 
 def aligned(value: Any) -> bool:
