@@ -264,7 +264,8 @@ class Loop:
 
     def _compile(self, request: Generate) -> None:
         try:
-            compiled = Compiled(request, self._engine.follow(request.sampling.grammar), None)
+            matcher = self._engine.follow(request.sampling.grammar, tenant=request.tenant)
+            compiled = Compiled(request, matcher, None)
         except LoradError as error:
             compiled = Compiled(request, None, error)
         except Exception:
