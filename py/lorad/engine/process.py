@@ -76,7 +76,7 @@ class Steppable(Protocol):
 
     @property
     def model_info(self) -> ModelInfo: ...
-    def follow(self, grammar: str) -> Any:
+    def follow(self, grammar: str, *, tenant: int = 0) -> Any:
         """Compiles a grammar; runs in another thread than all the rest."""
 
     def submit(self, request: Generate, matcher: Any = None) -> None:

@@ -233,9 +233,11 @@ class Front:
         """A prompt's ids, which fit."""
         if isinstance(prompt, str):
             self.lengths.check_characters(target, "prompt", len(prompt))
-            prompt = await self._in_thread(partial(self.text.encode, prompt))
-        self.lengths.fit(target, "prompt", prompt, ask)
-        return prompt
+            ids: list[int] = await self._in_thread(partial(self.text.encode, prompt))
+        else:
+            ids = prompt
+        self.lengths.fit(target, "prompt", ids, ask)
+        return ids
 
     def _book(self, tenant: Tenant, generation: Generation, seconds: float) -> None:
         """Writes down what a request has cost its tenant."""
