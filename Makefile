@@ -98,7 +98,7 @@ fuzz: $(CARGO_FUZZ) ## sequences of the scheduler's calls, until something is fo
 		--sanitizer none operations fuzz/corpus/operations fuzz/seeds \
 		-- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -timeout=20 -print_final_stats=1 $(ARGS)
 
-fuzz-http: $(VENV)/.built $(VENV)/.dev ## requests made of openapi.json, right and wrong ones, at a scripted server; ARGS="--examples 10000"
+fuzz-http: $(VENV)/.built $(VENV)/.dev ## requests made of openapi.json, right and wrong ones, at a scripted server; ARGS="--examples 300 --minutes 60"
 	PYTHONPATH=tests $(BIN)/python tests/fuzz_http.py $(ARGS)
 
 clients: $(VENV)/.built $(VENV)/.dev $(TOOLS)/clients/.done ## lm_eval, LiteLLM and LangChain, unmodified, against a real server

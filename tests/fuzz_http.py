@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,13 +153,20 @@ def _has_fields(operation: Any) -> bool:
 
 
 def main() -> None:
-    """Until something is found, or all is done."""
+    """Until something is found, or all is done, or rounds of it have taken as long as they were to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=2000, help="requests of each route, right ones and wrong ones")
+    parser.add_argument("--minutes", type=float, default=0, help="further rounds until then")
     arguments = parser.parse_args()
+    ends = time.monotonic() + 60 * arguments.minutes
+    statuses: Counter[int] = Counter()
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as address:
-        statuses = fuzz(address, examples=arguments.examples, seeded=False)
-    print(f"{statuses.total()} requests: {dict(sorted(statuses.items()))}")  # noqa: T201
+        while True:
+            statuses += fuzz(address, examples=arguments.examples, seeded=False)
+            told = f"{statuses.total()} requests: {dict(sorted(statuses.items()))}"
+            print(told, flush=True)  # noqa: T201
+            if time.monotonic() >= ends:
+                return
 
 
 if __name__ == "__main__":

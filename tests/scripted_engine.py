@@ -296,7 +296,7 @@ class ProcessScript:
         self.adapters: dict[str, AdapterInfo] = {}
         self.pause = float(os.environ.get("SCRIPT_PAUSE", "0.002"))
 
-    def follow(self, grammar: str) -> str:
+    def follow(self, grammar: str, *, tenant: int = 0) -> str:
         if "slow" in grammar:
             time.sleep(0.3)
         if "bad" in grammar:

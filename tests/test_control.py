@@ -10,6 +10,7 @@ import pytest
 
 from controlling import ADAPTERS, controlling
 from lorad.control import prewarm as prewarm_module
+from lorad.control.routes import PREWARM_NAMES_MAX
 from lorad.errors import Unavailable
 from lorad.store.state import StateFile
 
@@ -190,8 +191,10 @@ async def test_prewarming_is_answered_honestly(tmp_path: Path, monkeypatch: pyte
         assert status == 503 and answer["error"]["code"] == "prewarm_late" and "n5" in answer["error"]["message"]
         status, answer = await control.ask("POST", warm, names=["nobody"])
         assert status == 404
-        status, answer = await control.ask("POST", warm, names=[])
-        assert status == 400 and answer["error"]["param"] == "names"
+        for count in (0, PREWARM_NAMES_MAX + 1):
+            status, answer = await control.ask("POST", warm, names=names[:1] * count)
+            assert status == 400 and answer["error"]["param"] == "names"
+            assert answer["error"]["message"] == f"names: 1 to {PREWARM_NAMES_MAX}, got {count}"
 
 
 async def test_vllms_calls(tmp_path: Path) -> None:

@@ -164,10 +164,34 @@ def test_the_last_grammars_are_kept(engine: Engine) -> None:
     for index in range(40):
         engine.follow(of_rule(f'"{index}"'))
     kept = engine._grammars._kept
-    assert len(kept) == 32 and of_rule('"39"') in kept and of_rule('"7"') not in kept
+    assert len(kept) == 32 and (0, of_rule('"39"')) in kept and (0, of_rule('"7"')) not in kept
     first, second = engine.follow(person()), engine.follow(person())
     first.matcher.consume_token(ord("{"))
     assert first.matcher is not second.matcher
+
+
+def test_a_grammar_that_another_tenant_has_used_is_compiled_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, compile = [], engine._grammars._compile
+
+    def noted(grammar: str) -> Any:
+        compiled.append(grammar)
+        return compile(grammar)
+
+    monkeypatch.setattr(engine._grammars, "_compile", noted)
+    grammar = of_rule('"nobody else knows"')
+    for tenant in (1, 1, 2, 2, 1):
+        engine.follow(grammar, tenant=tenant)
+    assert compiled == [grammar] * 2
+
+
+def test_a_grammar_without_an_answer_tells_no_more_than_that(engine: Engine) -> None:
+    for grammar in ("start: start", r"start: /[^\s\S]/"):
+        with pytest.raises(InvalidRequest) as refusal:
+            engine.follow(of_grammar(grammar, "x"))
+        assert refusal.value.code == "grammar" and "state" not in refusal.value.message
+        assert len(refusal.value.message) < 100
 
 
 def refused(make: Any, *given: Any) -> InvalidRequest:

@@ -7,8 +7,9 @@ import contextlib
 import os
 import random
 import sqlite3
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,32 @@ async def test_an_hour_has_what_ended_in_it_also_when_it_is_written_later(tmp_pa
     assert {row.hour - hour: row.used.prompt_tokens for row in file.usage()} == {-1: 1, 0: 6, 1: 8}
     assert [row.hour for row in file.usage(first_hour(clock[0], 1))] == [hour + 1]
     assert [row.hour for row in file.usage(first_hour(clock[0] - 0.001, 1))] == [hour, hour + 1]
+    file.close()
+
+
+async def test_who_asks_for_the_usage_and_leaves_takes_nothing_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TenantFile(tmp_path / "state.sqlite")
+    ledger = Ledger(file, "base", now=lambda: 0.0)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def full(rows: Iterable[UsedRow]) -> None:
+        begun.set()
+        goes_on.wait()
+        raise Unavailable("the disk is full", code="state_file")
+
+    ledger.add("acme", "m", Used(1, 7))
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "add_usage", full)
+        asked = asyncio.create_task(ledger.rows(0))
+        await asyncio.to_thread(begun.wait)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        written = asyncio.create_task(ledger.write())  # waits for the file, which a thread is at
+        goes_on.set()
+        await written
+    assert [row.used for row in await ledger.rows(0)] == [Used(1, 7)]
     file.close()
 
 

@@ -21,6 +21,8 @@ from lorad.server.decode import decode
 from lorad.server.failures import json_response
 
 WAIT_SECONDS_MAX = 3600.0
+PREWARM_NAMES_MAX = 1024
+"""Names in one call: its operation keeps them, is listed with them, and is on the page."""
 
 PREFIXES = (
     "/v1/lora_adapters",
@@ -149,8 +151,10 @@ class ControlRoutes:
     async def prewarm(self, request: web.Request) -> web.Response:
         """Pages in some adapters ahead of their requests."""
         body = decode(await read_body(request), PrewarmBody, {})
-        if not body.names:
-            raise InvalidRequest("names: at least 1, got 0", code="field_range", param="names")
+        if not 1 <= len(body.names) <= PREWARM_NAMES_MAX:
+            raise InvalidRequest(
+                f"names: 1 to {PREWARM_NAMES_MAX}, got {len(body.names)}", code="field_range", param="names"
+            )
         wait = _wait(body.wait_seconds)
         _range("within_seconds", body.within_seconds)
         for name in body.names:

@@ -181,9 +181,10 @@ class Engine:
 
     # requests
 
-    def follow(self, grammar: str) -> Matcher:
-        """What `submit` wants for a request with this grammar. Takes as long as it compiles; safe on any thread."""
-        return self._grammars.matcher(grammar)
+    def follow(self, grammar: str, *, tenant: int = 0) -> Matcher:
+        """What `submit` wants for a request with this grammar. Takes as long as it compiles, unless the tenant has used
+        it lately; safe on any thread."""
+        return self._grammars.matcher(grammar, tenant)
 
     def submit(self, request: messages.Generate, matcher: Matcher | None = None) -> None:
         """Queues a request; a refusal names what is wrong and changes nothing. `matcher`: of its grammar, if that was
@@ -194,7 +195,7 @@ class Engine:
         sampling = check_sampling(request.sampling, vocab)
         prompt = token_ids(request.prompt, vocab)
         if sampling.grammar:
-            matcher = matcher or self.follow(sampling.grammar)
+            matcher = matcher or self.follow(sampling.grammar, tenant=request.tenant)
             # Where the grammar ends the answer ends, whatever else ends it.
             ends = dict.fromkeys((*self.text_model.tokenizer.end_ids, *sampling.stop_token_ids))
             sampling = structs.replace(sampling, stop_token_ids=tuple(ends))

@@ -1,4 +1,8 @@
-"""Grammars compiled for the base's vocabulary; the last ones are kept, as most requests bring one of them."""
+"""Grammars compiled for the base's vocabulary; the last ones are kept, as most requests bring one of them.
+
+They are kept for each tenant by itself: a grammar that needn't be compiled answers sooner, by up to a second, and that
+would tell whether somebody else has used it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lorad.errors import InvalidRequest
 from lorad.text.tokenizer import Tokenizer
-from lorad.worker.masks import Matcher
+from lorad.worker.masks import Matcher, error_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -18,7 +22,7 @@ KEPT_MAX = 32
 
 
 class Grammars:
-    """Matchers for grammars, by their texts. Safe on any thread."""
+    """Matchers for grammars, by tenants and texts. Safe on any thread."""
 
     def __init__(self, tokenizer: Callable[[], Tokenizer], vocab: int) -> None:
         """`tokenizer`: asked for at the first grammar; `vocab`: tokens that the base's logits have."""
@@ -26,17 +30,17 @@ class Grammars:
         self._vocab = vocab
         self._lock = threading.Lock()
         self._vocabulary: LLTokenizer | None = None
-        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, str], LLMatcher] = OrderedDict()
 
-    def matcher(self, grammar: str) -> Matcher:
+    def matcher(self, grammar: str, tenant: int) -> Matcher:
         """A matcher at the beginning of an answer. Refuses a grammar that can't be compiled, or not within the limits.
 
         The first grammar takes the time to put the vocabulary in order, a new one to compile: neither holds the
         interpreter.
         """
         with self._lock:
-            found = self._kept.pop(grammar, None) or self._compile(grammar)
-            self._kept[grammar] = found
+            found = self._kept.pop((tenant, grammar), None) or self._compile(grammar)
+            self._kept[tenant, grammar] = found
             if len(self._kept) > KEPT_MAX:
                 self._kept.popitem(last=False)
             return Matcher(found.deep_copy())
@@ -60,5 +64,7 @@ class Grammars:
         if not made.is_error():
             made.compute_bitmask()
         if made.is_error():
-            raise InvalidRequest(f"grammar: {made.get_error()[:300]}", code="grammar", param="grammar")
+            raise InvalidRequest(
+                f"grammar: it can't be followed: {error_of(made)[:300]}", code="grammar", param="grammar"
+            )
         return made

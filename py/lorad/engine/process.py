@@ -77,7 +77,7 @@ class Steppable(Protocol):
 
     @property
     def model_info(self) -> ModelInfo: ...
-    def follow(self, grammar: str) -> Any:
+    def follow(self, grammar: str, *, tenant: int = 0) -> Any:
         """Compiles a grammar; runs in another thread than all the rest."""
 
     def submit(self, request: Generate, matcher: Any = None) -> None:
@@ -272,7 +272,8 @@ class Loop:
 
     def _compile(self, request: Generate) -> None:
         try:
-            compiled = Compiled(request, self._engine.follow(request.sampling.grammar), None)
+            matcher = self._engine.follow(request.sampling.grammar, tenant=request.tenant)
+            compiled = Compiled(request, matcher, None)
         except LoradError as error:
             compiled = Compiled(request, None, error)
         except Exception:

@@ -26,8 +26,8 @@ class Names:
         """Whether a name that the registry doesn't know is somebody's all the same: on its way, or failed."""
 
     def now(self, tenant: Tenant, name: str) -> Target:
-        """What serves this very name at this moment. NotFound if nothing does, or if the tenant may not use it: an
-        alias may stand for something else than when it was last looked at, so who has waited asks for both again."""
+        """What serves this very name at this moment. NotFound if nothing does, or nothing that the tenant may use: an
+        alias may stand for something else than when it was last looked at, so whoever has waited asks again."""
         if not self._registry.may_use(tenant, name):
             raise unknown_model(name)
         return self._registry.resolve(name)

@@ -45,15 +45,24 @@ class Ledger:
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
-        await self.write()
+        await self.write()  # after one that has begun
 
     async def write(self) -> None:
         """Writes what isn't written yet. What can't be written is kept for the next time."""
-        async with self._turn:
-            await self._write()
+        await asyncio.shield(self._write_in_turn())
 
     async def rows(self, since_hour: int) -> list[UsedRow]:
         """The ledger from an hour on, with what was used until now, as far as that can be written."""
+        return await asyncio.shield(self._rows_in_turn(since_hour))
+
+    # What has begun is finished, though whoever asked for it may leave: else what a thread is at would be lost, and the
+    # file, which is one thread's at a time, be the next one's already.
+
+    async def _write_in_turn(self) -> None:
+        async with self._turn:
+            await self._write()
+
+    async def _rows_in_turn(self, since_hour: int) -> list[UsedRow]:
         async with self._turn:
             await self._write()
             return await asyncio.to_thread(self._file.usage, since_hour)
@@ -73,5 +82,4 @@ class Ledger:
     async def _write_on(self) -> None:
         while True:
             await asyncio.sleep(WRITE_SECONDS)
-            # A write that has begun is finished, also by a stop, which waits for its turn.
-            await asyncio.shield(self.write())
+            await self.write()

@@ -46,6 +46,11 @@ class Matcher:
         return [] if token is None else [(self.matcher, token)]
 
 
+def error_of(matcher: LLMatcher) -> str:
+    """Why it can't go on, without its state, which llguidance tells at length."""
+    return matcher.get_error().partition("\n<state>")[0]
+
+
 class Masks:
     """The masks of one step at a time."""
 
@@ -83,8 +88,7 @@ class Masks:
                 matcher.error = "its mask could not be computed"
         for row, matcher in enumerate(matchers):
             if matcher.matcher.is_error():
-                # What follows is the matcher's state, at length.
-                matcher.error = matcher.matcher.get_error().partition("\n<state>")[0]
+                matcher.error = error_of(matcher.matcher)
             if matcher.error:
                 words[row] = 0
 
