@@ -73,11 +73,10 @@ Tile = tuple[int, int, int, int]
 """(slot, tag, first token, one past the last)."""
 
 
-def work_list(rng: np.random.Generator, tiles: list[Tile], room: int) -> tuple[Tensor, Tensor]:
-    """`tiles` and `count` as kernels get them, with garbage in the `room` behind."""
-    garbage = rng.integers(-(1 << 31), 1 << 31, (room, 4))
-    listed = np.concatenate([np.array(tiles, dtype=np.int64).reshape(-1, 4), garbage]).astype(np.int32)
-    return torch.from_numpy(listed), torch.tensor([len(tiles)], dtype=torch.int32)
+def work_list(tiles: list[Tile], room: int) -> tuple[Tensor, Tensor]:
+    """`tiles` and `count` as kernels get them. In the `room` behind are such as would be seen if they were taken."""
+    listed = [*tiles, *((0, 1000, 0, 1) for _ in range(room))]
+    return torch.tensor(listed, dtype=torch.int32).view(-1, 4), torch.tensor([len(tiles)], dtype=torch.int32)
 
 
 def tiles_of(slot: int, begin: int, tokens: int, tag: int | None = None) -> list[Tile]:

@@ -45,7 +45,7 @@ class Case(NamedTuple):
     def run(self, form: str, x: Tensor | None = None, y: Tensor | None = None, tiles=None, room: int = 3) -> Tensor:
         """Returns y. `form`: `lora`, or how it's done, or `definition`."""
         x, y = self.x if x is None else x, (self.y if y is None else y).clone()
-        work = work_list(np.random.default_rng(0), self.tiles if tiles is None else tiles, room)
+        work = work_list(self.tiles if tiles is None else tiles, room)
         modules, rank_max = range(len(self.widths)), self.adapters.rank_max
         workspace = torch.full(workspace_shape(*x.shape, len(modules), rank_max), torch.nan)
         where = (self.arena, self.table, *work, LAYER, modules)
@@ -176,7 +176,9 @@ def test_highest_rank_and_split_input() -> None:
     adapters = [{"rank": 256, "element": "bf16", "modules": [0]}, {"rank": 1, "element": "bf16", "modules": [0]}]
     case = make(7, 1100, [64], 1 << 16, torch.bfloat16, adapters, [(0, 2), (1, 17)], y_dtype=torch.float32)
     assert split_of(1100).blocks == 3 and not fused_pays(len(case.x), 1100)
-    check(case, case.run("lora"))
+    got = case.run("lora")
+    check(case, got)
+    assert torch.equal(case.run("fused"), got)
 
 
 def test_values_that_sixteen_bits_have_no_room_for() -> None:
@@ -242,7 +244,7 @@ def test_embedding(dtype: torch.dtype, page_bytes: int, vocab: int) -> None:
     groups = [(begin, end, adapters.weights[slot] if tag != 999 else None) for slot, tag, begin, end in tiles]
     wanted = ref.lora(hidden.float(), one_hot, [0], [0], groups)
     got, defined = hidden.clone(), hidden.clone()
-    work = work_list(rng, tiles, 2)
+    work = work_list(tiles, 2)
     lora_embed(got, ids, arena, table.table, *work, LAYER, 0)
     by_definition.lora_embed(defined, ids, arena, table.table, *work, LAYER, 0)
     size = float(wanted.nan_to_num().abs().max())
@@ -251,7 +253,7 @@ def test_embedding(dtype: torch.dtype, page_bytes: int, vocab: int) -> None:
         assert torch.equal(result[[0, 19, 20, 27, 28, 29]], hidden[[0, 19, 20, 27, 28, 29]])
     for slot, tag, begin, _ in tiles[:3]:
         alone = hidden[begin : begin + 1].clone()
-        alone_work = work_list(rng, [(slot, tag, 0, 1)], 0)
+        alone_work = work_list([(slot, tag, 0, 1)], 0)
         lora_embed(alone, ids[begin : begin + 1], arena, table.table, *alone_work, LAYER, 0)
         assert torch.equal(alone[0], got[begin])
 
@@ -259,7 +261,7 @@ def test_embedding(dtype: torch.dtype, page_bytes: int, vocab: int) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     adapters = [{"rank": 2, "element": "f32", "modules": [0]}]
     case = make(1, 33, [20, 12], 256, torch.float32, adapters, [])
-    work = work_list(np.random.default_rng(0), [], 1)
+    work = work_list([], 1)
     workspace = torch.empty(workspace_shape(*case.x.shape, 2, 2))
 
     def call(y=case.y, x=case.x, columns=(2, 23), widths=(20, 12), workspace=workspace, modules=(0, 1)) -> None:
@@ -273,6 +275,7 @@ def test_what_does_not_fit_is_refused() -> None:
         {"widths": (20, 40)},
         {"y": case.y.half()},
         {"x": case.x.double()},
+        {"x": case.x.T.contiguous().T},
         {"workspace": workspace[:, :1]},
         {"workspace": workspace[:, :, 1:]},
     ):

@@ -46,6 +46,8 @@ def lora(
         raise ValueError(f"x of {x.dtype} and y of {y.dtype}")
     if len(y) != tokens or any(at + wide > y.shape[1] for at, wide in zip(columns, widths, strict=True)):
         raise ValueError(f"y {tuple(y.shape)} for {tokens} rows of x and columns {columns} of widths {widths}")
+    if x.stride(1) != 1 or y.stride(1) != 1 or not workspace.is_contiguous():
+        raise ValueError("rows of x and y and the workspace must be contiguous")
     rank_max = workspace.shape[-1]
     if tuple(workspace.shape) != workspace_shape(tokens, inputs, len(modules), rank_max):
         raise ValueError(f"workspace {tuple(workspace.shape)} for x {tuple(x.shape)} and {len(modules)} modules")
