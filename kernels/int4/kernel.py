@@ -38,8 +38,8 @@ def int4_matmul(
 ) -> None:
     """y = x Wᵀ + bias, T f32, f16 or bf16; W rounded to T, summed in f32, rounded once.
 
-    A row's bits follow from the row and the weight alone. One launch, or two for few rows. Raises ValueError if shapes
-    or types differ from those.
+    A row's bits follow from the row and the weight alone. One launch, or two for few rows. Raises ValueError if
+    shapes or types differ from those.
     """
     inputs, outputs = weight.inputs, weight.outputs
     require("x", x, (None, inputs), *FLOATS)

@@ -36,7 +36,7 @@ PART_MIN = 8
 class Parts(NamedTuple):
     """How the sum along the input is cut."""
 
-    count: int
+    number: int
     units: int
     """Of 64 columns, in each but the last."""
 
