@@ -144,6 +144,53 @@ def test_no_graph_is_captured_again_whatever_becomes_of_adapters(
     assert engine.stats().evictions > 5, "the pool was small enough for pages to change hands"
 
 
+def test_rows_sampled_on_the_device_are_the_hosts(llama: Path, small: tuple[Engine, dict[str, Path]]) -> None:
+    """Log-probabilities are asked of the host: the same requests with and without. Grammars and filters beside them."""
+    engine, adapters = small
+    answers: list[list[list[int]]] = []
+    for more in ({}, {"logprobs": 0}):
+        asked = []
+        for number, model in enumerate([*adapters, "", "", *adapters]):
+            kind: list[dict[str, Any]] = [{}, {"top_k": 3}, {"top_p": 0.7}, {"logit_bias": {7: 5.0}}, {"min_tokens": 3}]
+            heat = {"temperature": [0.0, 0.7, 1.5][number % 3], "seed": 2**63 + number}
+            some = {**heat, **kind[number % 5], **more}
+            asked.append(engine.add([5, 6, number], model, max_tokens=8, stop_token_ids=(), **some))
+        run(engine, asked)
+        answers.append([request.tokens for request in asked])
+    assert answers[0] == answers[1]
+    assert len({tuple(tokens) for tokens in answers[0]}) > 5
+
+
+def test_a_slot_that_holds_another_generation_fails_its_row_alone(
+    llama: Path, small: tuple[Engine, dict[str, Path]]
+) -> None:
+    """The tag is compared where the addresses are read: no table edit can give a row to another tenant's weights."""
+    engine, adapters = small
+    hurt, well = (engine.add([5, 6], model, max_tokens=9, stop_token_ids=()) for model in ("r8", ""))
+    while not hurt.tokens:
+        engine.step()
+    engine.worker.table.table.tags.add_(1)  # type: ignore[attr-defined]
+    while engine.step():
+        pass
+    assert hurt.finish == "error" and well.finish == "length"
+    agrees(llama, adapters, well)
+
+
+def test_two_layers_entirely_by_the_interpreter(llama: Path, tmp_path: Path) -> None:
+    """Every kernel of a mixed batch: prompts in chunks, decode steps by graphs, several ranks, base rows."""
+    adapters = adapters_for(llama, tmp_path, (3, 24))
+    engine = gpu_engine(llama, adapters, kernels=True, max_num_seqs=3, max_num_batched_tokens=24, block_size=8)
+    asked = [
+        engine.add([*range(length)], model, max_tokens=3, stop_token_ids=())
+        for length, model in ((3, ""), (20, "r3"), (7, "r24"))
+    ]
+    run(engine, asked)
+    for request in asked:
+        agrees(llama, adapters, request)
+    assert graphs_of(engine).replays
+    engine.close()
+
+
 def test_a_gpu_that_isnt_there_is_refused(llama: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")

@@ -13,6 +13,7 @@ def definitions() -> Operators:
     from definitions.matmul import matmul
     from definitions.rms_norm import add_rms_norm, rms_norm
     from definitions.rope import rope_write
+    from definitions.sample import sample
 
     return Operators(
         lora=lora,
@@ -24,4 +25,5 @@ def definitions() -> Operators:
         add_rms_norm=add_rms_norm,
         gate_mul=gate_mul,
         matmul=matmul,
+        sample=sample,
     )

@@ -22,6 +22,7 @@ class Operators(NamedTuple):
     gate_mul: Operator
     matmul: Operator
     """Of fixed order, for `--deterministic`; torch's otherwise."""
+    sample: Operator
 
 
 def triton_operators() -> Operators:
@@ -32,6 +33,7 @@ def triton_operators() -> Operators:
     from lorad.kernels.matmul.kernel import matmul
     from lorad.kernels.rms_norm.kernel import add_rms_norm, rms_norm
     from lorad.kernels.rope.kernel import rope_write
+    from lorad.kernels.sample.kernel import sample
 
     return Operators(
         lora=lora,
@@ -43,4 +45,5 @@ def triton_operators() -> Operators:
         add_rms_norm=add_rms_norm,
         gate_mul=gate_mul,
         matmul=matmul,
+        sample=sample,
     )

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
-from lorad.engine.messages import Sampling
+from lorad.engine.messages import Sampling, TokenLogprobs
 from lorad.kernels.pages import Pages
 from lorad.models.weights import Weights
-from lorad.worker.gpu.buffers import QUERIES, SAMPLE_TILES, TILES, StepBuffers
+from lorad.worker.gpu.buffers import QUERIES, SAMPLE_TILES, SAMPLES, TILES, StepBuffers
 from lorad.worker.gpu.capture import Capture
 from lorad.worker.gpu.decoder import DeviceDecoder, Shape
 from lorad.worker.gpu.graphs import Graphs, Key
 from lorad.worker.gpu.operators import Operators
 from lorad.worker.gpu.page_ins import DeviceCopy, PinnedImages
 from lorad.worker.gpu.runs import Chunks, chunks_of, runs_for
+from lorad.worker.gpu.sampling import DeviceSampling
 from lorad.worker.gpu.table import SlotTable
 from lorad.worker.limits import Limits
 from lorad.worker.masks import Matcher
@@ -95,6 +96,7 @@ class GpuWorker:
         self.page_ins = PageIns(DeviceCopy(self.arena, self._images), on_page_in)
         self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device)
         self.sampler = Sampler(limits.rows, model.vocab, 1)
+        self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample)
         self.prompt_scores = PromptScores(limits.rows)
         self._modules = len(modules)
         self._adapters: dict[int, Registered] = {}
@@ -187,6 +189,7 @@ class GpuWorker:
                 self.table.clear(slot)
             for line, request in plan.opened():
                 self.sampler.open(line, request, sampling[request])
+                self._sampling.open(line, sampling[request])
         finally:
             for adapter, slot, pages in plan.page_ins():
                 self.page_ins.start(adapter, slot, pages)
@@ -206,16 +209,21 @@ class GpuWorker:
                 self._page_table[0].cpu()  # waits: the host's copy is written again
             buffers.edit(places[begin : begin + buffers.edits_max], pages[begin : begin + buffers.edits_max])
         buffers.send()
+        self._sampling.send()
         draw = self.sampler.begin(step.sample_line)
         try:
             self._compute(plan, samples)
-            logits: F32 = self.model.logits[:samples].float().cpu().numpy()  # the step's only wait
+            tokens = self._sampling.tokens(samples)  # the step's only wait
+            found: dict[int, TokenLogprobs] = {}
+            if len(left := self._sampling.left(step.sample_line)):
+                logits: F32 = self.model.logits[torch.from_numpy(left).to(self.device)].float().cpu().numpy()
+                made = self.sampler.finish(draw.only(left), logits, step.token_pos[step.sample_token[left]])
+                tokens[left], found = made
         finally:
             draw.settle()
-        made = self.sampler.finish(draw, logits, step.token_pos[step.sample_token])
         if self.prompt_scores:
             self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
-        return made
+        return Samples(tokens, found)
 
     def _compute(self, plan: Plan, samples: int) -> None:
         """Starts the step that the buffers hold."""
@@ -233,7 +241,10 @@ class GpuWorker:
 
     def _step(self, shape: Shape) -> None:
         self._edit_pages()
-        self.model.forward(shape)
+        logits = self.model.forward(shape)
+        inputs, samples = self.buffers.device, shape.samples
+        line, position = inputs.sample_line[:samples], inputs.sample_position[:samples]
+        self._sampling.start(logits, line, position, inputs.counts[SAMPLES : SAMPLES + 1])
 
     def _edit_pages(self) -> None:
         """Applies the buffers' edits of the page table. Those beyond the count go to a place that nobody reads."""
