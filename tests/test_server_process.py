@@ -132,6 +132,19 @@ async def test_loading_doesnt_hold_up_requests() -> None:
         await load
 
 
+@pytest.mark.parametrize("grammar", ["", "good"])
+async def test_sequences_of_one_request_are_queued_together(grammar: str) -> None:
+    """Else one could have made tokens, and its client be answered 200, when another is refused."""
+    async with running_engine() as engine:
+        sinks, sampling = [Collector(), Collector()], Sampling(max_tokens=5, grammar=grammar)
+        engine.submit(Generate(1, [1], sampling, more=1), sinks[0])
+        await asyncio.sleep(0.1)
+        assert not sinks[0].flushed.is_set(), "it waits for what belongs to it"
+        engine.submit(Generate(2, [ProcessScript.FAILS], sampling), sinks[1])
+        ends = [await sink.ended() for sink in sinks]
+        assert [end.reason for end in ends if isinstance(end, Finished)] == ["length", "error"]
+
+
 async def test_grammars_are_compiled_beside_requests() -> None:
     async with running_engine() as engine:
         grammars = ["slow", "", "good", "slow", "bad", "weird", "good"]

@@ -241,7 +241,9 @@ class Asker:
             *_, last, done, _ = text.split("\n\n")
             assert done == "data: [DONE]"
             text = last.removeprefix("data: ")
-        usage = msgspec.json.decode(text)["usage"]
+        answer = msgspec.json.decode(text)
+        assert "usage" in answer, text
+        usage = answer["usage"]
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         counts = {"requests": 1, "prompt": usage["prompt_tokens"], "cached": cached, "made": usage["completion_tokens"]}
         for what, count in counts.items():

@@ -64,6 +64,9 @@ class Generate(msgspec.Struct, frozen=True, tag="generate"):
     tenant: int = 0
     after: int | None = None
     """A request with the same prompt, of which this one wants the computed pages: further answers to one prompt."""
+    more: int = 0
+    """So many messages follow at once that belong to the same client's request. They're queued together, between two
+    steps: where one is refused, nothing was made of the others yet."""
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -116,10 +116,10 @@ class Prepared(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A request's grammar, or why not."""
+    """The grammar of requests that are queued together, as many matchers of it, or why not."""
 
-    request: Generate
-    matcher: Any
+    requests: list[Generate]
+    matchers: list[Any]
     error: LoradError | None
 
 
@@ -173,6 +173,8 @@ class Loop:
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="lorad-load", initializer=_give_way)
         # One thread: the answers to one prompt are queued in order, and one long grammar takes one core.
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="lorad-grammar", initializer=_give_way)
+        self._together: list[Generate] = []
+        """Those of one client's request that have come, while others of it follow."""
         self._compiling: dict[int, str] = {}
         """Requests whose grammars aren't there yet and that nobody has ended, with their generations."""
         self._held_back: list[tuple[ReleaseAdapter, set[int]]] = []
@@ -204,15 +206,16 @@ class Loop:
 
     def _handle(self, item: Item) -> None:
         match item:
-            case Generate(sampling=sampling) if sampling.grammar:
-                self._compiling[item.id] = item.generation
-                self._compiler.submit(self._compile, item)
             case Generate():
-                self._submit(item, None)
-            case Compiled(request, matcher, error):
-                if request.id in self._compiling:
-                    self._submit(request, matcher, error)
-                    self._compiled(request.id)
+                self._together.append(item)
+                if not item.more:
+                    together, self._together = self._together, []
+                    self._generate(together)
+            case Compiled(requests, matchers, error):
+                for request, matcher in zip(requests, matchers, strict=True):
+                    if request.id in self._compiling:
+                        self._submit(request, matcher, error)
+                        self._compiled(request.id)
             case Abort(request_id) if request_id in self._compiling:
                 self._send(Step(tokens=[], finished=[Finished(request_id, "abort")]))
                 self._compiled(request_id)
@@ -251,6 +254,16 @@ class Loop:
             case Start():
                 pass
 
+    def _generate(self, requests: list[Generate]) -> None:
+        """Those of one client's request, which have one grammar or none."""
+        if not requests[0].sampling.grammar:
+            for request in requests:
+                self._submit(request, None)
+            return
+        for request in requests:
+            self._compiling[request.id] = request.generation
+        self._compiler.submit(self._compile, requests)
+
     def _submit(self, request: Generate, matcher: Any, error: LoradError | None = None) -> None:
         try:
             if error is not None:
@@ -270,16 +283,16 @@ class Loop:
             else:
                 self._release(release.call, release.generation, release.pinned)
 
-    def _compile(self, request: Generate) -> None:
+    def _compile(self, requests: list[Generate]) -> None:
+        grammar, tenant, none = requests[0].sampling.grammar, requests[0].tenant, [None] * len(requests)
         try:
-            matcher = self._engine.follow(request.sampling.grammar, tenant=request.tenant)
-            compiled = Compiled(request, matcher, None)
+            compiled = Compiled(requests, [self._engine.follow(grammar, tenant=tenant) for _ in requests], None)
         except LoradError as error:
-            compiled = Compiled(request, None, error)
+            compiled = Compiled(requests, none, error)
         except Exception:
             # Whatever a grammar provokes is its request's failure, never the engine's.
-            log.exception("a grammar of request %d failed", request.id)
-            compiled = Compiled(request, None, EngineFailure("the grammar could not be read", code="failed_grammar"))
+            log.exception("a grammar of request %d failed", requests[0].id)
+            compiled = Compiled(requests, none, EngineFailure("the grammar could not be read", code="failed_grammar"))
         self._inbox.put(compiled)
 
     def _combine(self, call: int, terms: list[Term]) -> None:

@@ -131,7 +131,7 @@ class Generation:
     def start(self, prompts: Sequence[tuple[list[int], int]], ids: Sequence[int]) -> None:
         """Submits `ask.n` sequences for each (prompt, max_tokens); `ids` are their request ids."""
         numbers = iter(ids)
-        ask, target = self.ask, self.target
+        ask, target, more = self.ask, self.target, len(ids)
         for prompt, max_tokens in prompts:
             first: int | None = None
             for sample in range(ask.n):
@@ -146,8 +146,9 @@ class Generation:
                 choice = Choice(len(self.choices), next(numbers), prompt, stream, reader)
                 self.choices.append(choice)
                 sampling = ask.sampling(sample, max_tokens, self._tokenizer.end_ids)
+                more -= 1
                 self._handle.submit(
-                    Generate(choice.request_id, prompt, sampling, target.generation, self.tenant, after=first), self
+                    Generate(choice.request_id, prompt, sampling, target.generation, self.tenant, first, more), self
                 )
                 first = first or choice.request_id
                 self._by_id[choice.request_id] = self._owed[choice.request_id] = choice
