@@ -69,7 +69,7 @@ def test_a_row_has_the_same_bits_alone_and_in_company(monkeypatch: pytest.Monkey
     random = torch.Generator().manual_seed(7)
     packed = of_gguf(random, "Q4_0", 70, 1120).packed
     x, bias, n = normal(random, 70, 1120).to(of), normal(random, 70), 70
-    assert parts_of(70, 1120).count == 2 and n > FEW
+    assert parts_of(70, 1120).number == 2 and n > FEW
     together = multiplied(x, packed, bias)
     for begin, end in [(0, 1), (69, 70), (20, 22), (3, 20), (5, 69)]:
         assert torch.equal(multiplied(x[begin:end].clone(), packed, bias), together[begin:end])
@@ -86,13 +86,13 @@ def test_a_row_of_nan_stays_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "inputs", "count"),
+    ("outputs", "inputs", "number"),
     [(4096, 4096, 5), (4096, 14336, 5), (6144, 4096, 3), (28672, 4096, 1), (960, 576, 1), (576, 1536, 3), (1, 64, 1)],
 )
-def test_parts_hold_all_of_the_input(outputs: int, inputs: int, count: int) -> None:
+def test_parts_hold_all_of_the_input(outputs: int, inputs: int, number: int) -> None:
     parts = parts_of(outputs, inputs)
-    assert parts.count == count
-    assert (parts.count - 1) * parts.units < -(-inputs // 64) <= parts.count * parts.units
+    assert parts.number == number
+    assert (parts.number - 1) * parts.units < -(-inputs // 64) <= parts.number * parts.units
 
 
 def test_operands_that_do_not_fit_are_refused() -> None:

@@ -25,8 +25,8 @@ def workspace_shape(
     inputs: int,
 ) -> tuple[int, int, int]:
     """Of what `int4_matmul` needs for so many rows; nothing where rows are many or the weight is small."""
-    count = parts_of(outputs, inputs).count
-    return (count, n, outputs) if n <= FEW and count > 1 else (0, n, outputs)
+    number = parts_of(outputs, inputs).number
+    return (number, n, outputs) if n <= FEW and number > 1 else (0, n, outputs)
 
 
 def int4_matmul(
@@ -54,11 +54,11 @@ def int4_matmul(
         require("bias", bias, (outputs,), *FLOATS)
     parts, tiles = parts_of(outputs, inputs), tiles_for(n, x.element_size())
     shared = workspace_shape(n, outputs, inputs)[0] > 0
-    if shared and (workspace.numel() < parts.count * n * outputs or workspace.dtype != torch.float32):
-        raise ValueError(f"workspace {list(workspace.shape)} of {workspace.dtype} for {parts.count} parts of y")
+    if shared and (workspace.numel() < parts.number * n * outputs or workspace.dtype != torch.float32):
+        raise ValueError(f"workspace {list(workspace.shape)} of {workspace.dtype} for {parts.number} parts of y")
     launch(
         _int4_matmul,
-        (triton.cdiv(n, tiles.tokens) * triton.cdiv(outputs, tiles.outputs), parts.count if shared else 1),
+        (triton.cdiv(n, tiles.tokens) * triton.cdiv(outputs, tiles.outputs), parts.number if shared else 1),
         workspace if shared else y,
         x,
         weight.codes,
@@ -68,7 +68,7 @@ def int4_matmul(
         inputs,
         outputs,
         groups,
-        1 if shared else parts.count,
+        1 if shared else parts.number,
         parts.units,
         TOKENS=tiles.tokens,
         OUTPUTS=tiles.outputs,
@@ -79,7 +79,7 @@ def int4_matmul(
     )
     if shared:
         grid = (triton.cdiv(outputs, SUMMED), n)
-        launch(_add_parts, grid, y, workspace, bias, n, outputs, PARTS=parts.count, BLOCK=SUMMED, num_warps=4)
+        launch(_add_parts, grid, y, workspace, bias, n, outputs, PARTS=parts.number, BLOCK=SUMMED, num_warps=4)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -32,7 +32,7 @@ def from_gguf(
         blocks = blocks.view(out, -1, 144)
         fine, minimum = _k_scales(blocks[..., 4:16])
         scale, offset = _f16(blocks[..., :2])[..., None] * fine, _f16(blocks[..., 2:4])[..., None] * minimum
-        codes = _halves(blocks[..., 16:].unflatten(-1, (4, 32)))
+        codes = _halves(blocks[..., 16:].reshape(out, -1, 32))
     else:
         raise ValueError(f"{kind} isn't one of {', '.join(GGUF_KINDS)}")
     return _packed(codes.reshape(out, -1), scale.reshape(out, -1), offset.reshape(out, -1), 32)
@@ -135,7 +135,7 @@ def _k_scales(
     raw: Tensor,  # u8 [..., 12]
 ) -> tuple[Tensor, Tensor]:
     """f32 [..., 8] each: scales and minima of 6 bits. The first four have them together, the others in two parts."""
-    first, second, low = raw.unflatten(-1, (3, 4)).unbind(-2)
+    first, second, low = raw.reshape(*raw.shape[:-1], 3, 4).unbind(-2)
     scales = torch.cat([first & 63, low & 15 | first >> 6 << 4], -1)
     minima = torch.cat([second & 63, low >> 4 | second >> 6 << 4], -1)
     return scales.float(), minima.float()
