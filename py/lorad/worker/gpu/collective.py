@@ -77,7 +77,7 @@ class Group:
     def _parts(self, own: Tensor) -> Tensor:
         """[world, n, columns]"""
         parts = own.new_empty((self.world, *own.shape))
-        dist.all_gather_into_tensor(parts.flatten(0, 1), own)
+        dist.all_gather(list(parts), own)
         return parts
 
     def _sum_in_order(self, y: Tensor) -> None:
