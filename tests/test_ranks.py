@@ -127,7 +127,7 @@ def test_scores_of_prompts(base: Path, adapters: dict[str, Path], two: Engine) -
     asked = mix(adapters, open_model(base).config.vocab)[:3]
     alone = gpu_engine(base, adapters, graphs=False, max_num_seqs=3)
     found, wanted = (
-        [[one.logprob for one in request.prompt_logprobs] for request in answers(engine, asked, 1, prompt_logprobs=0)]
+        [[one.chosen for one in request.prompt_logprobs] for request in answers(engine, asked, 1, prompt_logprobs=0)]
         for engine in (two, alone)
     )
     alone.close()

@@ -180,7 +180,7 @@ class Leader:
         except Exception as failure:
             # A rank that has died ends everybody's sums; that it has is known a moment later.
             self._noticed.wait(NOTICE_SECONDS)
-            raise self._lose(f"a step of all ranks failed: {type(failure).__name__}: {failure}") from failure
+            raise self._lose(f"what all ranks do failed: {type(failure).__name__}: {failure}") from failure
 
     def close(self) -> None:
         """Ends the processes: they see the end of their sockets."""
@@ -254,7 +254,7 @@ class Leader:
     def _watch(self, rank: Rank) -> None:
         """The thread that waits for a rank's end."""
         code = rank.process.wait()
-        if not self._closed and self._built:  # before that whoever waits for it is told
+        if not self._closed:
             self._lose(f"rank {rank.number} {how_it_ended(code)}")
 
     def _silent(self, rank: Rank, seconds: float) -> EngineLost:
@@ -307,7 +307,8 @@ def leading_worker(
     leader = Leader(config, shard.config, backend=backend, maker=maker, on_lost=on_page_in)
     group = None
     try:
-        group = Group(backend, leader.folder, 0, world, exact=config.deterministic)
+        with leader.together():
+            group = Group(backend, leader.folder, 0, world, exact=config.deterministic)
         worker = maker_of(maker)(
             shard.weights(weights),
             config,
