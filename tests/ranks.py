@@ -57,5 +57,3 @@ def find_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the processes import this, and find one another without a network."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-
-

@@ -9,7 +9,6 @@ from typing import Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from lorad.errors import InvalidRequest
 from lorad.kernels.launch import launch
 
 SECONDS_MAX = 120.0
@@ -52,12 +51,6 @@ class Group:
     def __init__(self, backend: str, folder: Path, rank: int, world: int, *, exact: bool) -> None:
         """Waits for the other ranks. `folder`: where they find one another, empty before. `exact`: sums in the order of
         ranks, which the rows have no part in; it moves `world` times the bytes."""
-        if dist.is_initialized():
-            raise InvalidRequest(
-                f"tensor_parallel_size: got {world}, but this process has its group of torch.distributed already",
-                code="option_conflict",
-                param="tensor_parallel_size",
-            )
         store = dist.FileStore(str(folder / "store"), world)  # type: ignore[attr-defined]
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=SECONDS_MAX)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+import torch.distributed as dist
+
 from lorad.adapters.image import AdapterImage
 from lorad.adapters.unpack import spec_of_image
 from lorad.config import EngineConfig
@@ -294,7 +296,10 @@ def leading_worker(
     maker: str = "lorad.worker.gpu.cuda:cuda_worker",
     backend: str = "nccl",
 ) -> GpuWorker:
-    """The worker of the first rank, with the others' processes behind it. `maker` makes each rank's."""
+    """The worker of the first rank, with the others' processes behind it. `maker` makes each rank's.
+
+    Refused: what ranks can't do, and another engine of several in one process. EngineLost: a rank can't begin.
+    """
     world = config.tensor_parallel_size
     if config.max_combined_adapters:
         raise InvalidRequest(
@@ -302,6 +307,12 @@ def leading_worker(
             f"{config.max_combined_adapters}",
             code="option_conflict",
             param="max_combined_adapters",
+        )
+    if dist.is_initialized():
+        raise InvalidRequest(
+            f"tensor_parallel_size: got {world}, but this process has its group of torch.distributed already",
+            code="option_conflict",
+            param="tensor_parallel_size",
         )
     shard = Shard(weights.config, 0, world)
     leader = Leader(config, shard.config, backend=backend, maker=maker, on_lost=on_page_in)

@@ -142,36 +142,33 @@ def main(descriptor: int, copies_descriptor: int) -> int:
     connection, copies = socket.socket(fileno=descriptor), socket.socket(fileno=copies_descriptor)
     begin, _ = receive(connection, to_rank)
     assert isinstance(begin, Begin)
-    config, rank = begin.config, begin.rank
-    configure(config.log_format, config.log_level)
+    configure(begin.config.log_format, begin.config.log_level)
     try:
-        maker = maker_of(begin.maker)
-        send(connection, Came())
-        world = config.tensor_parallel_size
-        group = Group(begin.backend, Path(begin.folder), rank, world, exact=config.deterministic)
-        worker = begun(begin, maker, group, lambda: copies.sendall(COPIED))
-    except LoradError as error:
-        send(connection, Failed(failure_of(error)))
-        return 1
-    send(connection, Built())
-    orders: queue.SimpleQueue[tuple[Orders, int | None]] = queue.SimpleQueue()
-    threading.Thread(target=read, args=(connection, orders), name="lorad-read", daemon=True).start()
-    following = Following(worker, rank, connection)
-    try:
+        worker = begun(begin, connection, lambda: copies.sendall(COPIED))
+        send(connection, Built())
+        orders: queue.SimpleQueue[tuple[Orders, int | None]] = queue.SimpleQueue()
+        threading.Thread(target=read, args=(connection, orders), name="lorad-read", daemon=True).start()
+        following = Following(worker, begin.rank, connection)
         while True:
             following.do(*orders.get())
+    except LoradError as error:
+        send(connection, Failed(failure_of(error)))
     except Exception:
-        log.exception("rank %d failed", rank)
-        return 1
+        log.exception("rank %d failed", begin.rank)
+    return 1
 
 
-def begun(begin: Begin, maker: MakePart, group: Group, on_page_in: Callable[[], None]) -> GpuWorker:
+def begun(begin: Begin, connection: socket.socket, on_page_in: Callable[[], None]) -> GpuWorker:
     """The worker of a rank that isn't the first."""
-    weights = open_model(begin.config.model)
-    shard = Shard(weights.config, begin.rank, begin.config.tensor_parallel_size)
+    config, world = begin.config, begin.config.tensor_parallel_size
+    maker = maker_of(begin.maker)
+    send(connection, Came())
+    group = Group(begin.backend, Path(begin.folder), begin.rank, world, exact=config.deterministic)
+    weights = open_model(config.model)
+    shard = Shard(weights.config, begin.rank, world)
     return maker(
         shard.weights(weights),
-        begin.config,
+        config,
         rank=begin.rank,
         collective=group,
         others=Led(),
