@@ -16,7 +16,8 @@ from definitions import definitions
 from lorad import Engine
 from lorad.config import EngineConfig
 from lorad.engine.engine import process_engine
-from lorad.worker.gpu.leader import Leader, leading_worker
+from lorad.worker.gpu.leader import Leader
+from lorad.worker.gpu.leading import leading_worker
 from lorad.worker.gpu.recorded import RecordedCapture
 from lorad.worker.gpu.worker import GpuWorker
 

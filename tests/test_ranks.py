@@ -23,7 +23,7 @@ from lorad.engine.client import ProcessEngine
 from lorad.engine.messages import Finished, Generate, Sampling
 from lorad.errors import EngineLost, InvalidRequest, LoradError
 from lorad.models.open import open_model
-from lorad.worker.gpu.leader import leading_worker
+from lorad.worker.gpu.leading import leading_worker
 from make_adapter import make_adapter
 from ranks import find_tests, leader_of, make_ranks, ranks_engine
 from test_server_process import Collector
@@ -145,7 +145,7 @@ def test_another_engine_of_ranks_in_the_same_process_is_refused(base: Path, two:
 
 
 def test_a_killed_rank_ends_the_engine_with_its_number(two: Engine) -> None:
-    """Last of those that use this engine. In the middle of a request: the next step says which rank and how it ended."""
+    """In the middle of a request: the next step says which rank and how it ended. Nobody uses this engine after it."""
     two.add(list(range(5, 30)), "all", max_tokens=400, stop_token_ids=())
     for _ in range(5):
         assert two.step() is not None

@@ -108,7 +108,7 @@ def make_worker(
             param="tensor_parallel_size",
         )
     if ranks > 1:
-        from lorad.worker.gpu.leader import leading_worker
+        from lorad.worker.gpu.leading import leading_worker
 
         return leading_worker(weights, config, on_progress=on_progress, on_page_in=on_page_in)
     from lorad.worker.gpu.cuda import cuda_worker
