@@ -18,6 +18,7 @@ from lorad.errors import InvalidRequest
 Config = TypeVar("Config")
 YEAR_SECONDS = 365 * 86400
 THREADS_MAX = 1024
+RANKS_MAX = 64
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 LogFormat = Literal["text", "json"]
@@ -56,6 +57,9 @@ class EngineConfig:
         "cpu", "what computes; cuda: an NVIDIA GPU (wants lorad[gpu]; not yet measured on one, see docs/gpu.md)"
     )
     enforce_eager: bool = option(False, "with --device cuda: start every kernel by itself instead of CUDA graphs")
+    tensor_parallel_size: int = option(
+        1, "with --device cuda: GPUs among which the base and each adapter are divided", low=1, high=RANKS_MAX
+    )
     image_cache_bytes: int = option(
         4 << 30,
         "with --device cuda: pinned memory for the images of the adapters that were used last; others are read from "

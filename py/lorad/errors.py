@@ -11,6 +11,7 @@ LoradError
  ├── Forbidden             403  a right key for something else
  ├── Unavailable           503  starting, draining, or the engine is gone
  └── EngineFailure         500  the engine failed while it ran this request
+      └── EngineLost       500  a part of the engine is gone: it ends, and the front starts another
 """
 
 from __future__ import annotations
@@ -112,6 +113,10 @@ class EngineFailure(LoradError):
     kind = "server_error"
 
 
+class EngineLost(EngineFailure):
+    """A part of the engine is gone: it can't go on."""
+
+
 KINDS: dict[str, type[LoradError]] = {
     kind.__name__: kind
     for kind in (
@@ -125,6 +130,7 @@ KINDS: dict[str, type[LoradError]] = {
         Forbidden,
         Unavailable,
         EngineFailure,
+        EngineLost,
     )
 }
 """The exception classes by name: how a refusal crosses from the engine process to the front."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -32,13 +33,19 @@ class AdapterImage:
     """
 
     def __init__(
-        self, layout: _core.AdapterLayout, page_bytes: int, file: IO[bytes], modules: NDArray[np.void]
+        self, layout: _core.AdapterLayout, page_bytes: int, file: IO[bytes], modules: NDArray[np.void], rank: int = 0
     ) -> None:
-        """`file` holds the pages, one after the other; `modules`: of `MODULES`, in the pages' order."""
+        """`file` holds the pages, one after the other, of all ranks in turn; `rank`: whose part this is. `modules`: of
+        `MODULES`, in the pages' order."""
         self.layout = layout
         self.modules = modules
         self._page_bytes = page_bytes
         self._file = file
+        self._first = rank * layout.pages
+
+    def of_rank(self, rank: int) -> AdapterImage:
+        """The part of another rank, in the same file."""
+        return AdapterImage(self.layout, self._page_bytes, self._file, self.modules, rank)
 
     @property
     def descriptor(self) -> int:
@@ -47,7 +54,7 @@ class AdapterImage:
 
     def read(self, first: int, to: NDArray[np.uint8]) -> None:
         """Copies pages from `first` on to `to`, u8 [pages, page_bytes], contiguous. OSError if the disk fails."""
-        left, at = to.data.cast("B"), first * self._page_bytes
+        left, at = to.data.cast("B"), (self._first + first) * self._page_bytes
         while left:
             count = os.preadv(self._file.fileno(), [left], at)
             if count == 0:
@@ -87,13 +94,14 @@ def make_layout(spec: LayoutSpec, page_bytes: int) -> _core.AdapterLayout:
         raise reject("adapter_shape", f"it doesn't fit pages of {page_bytes} bytes: {error}") from None
 
 
-def build_image(checked: CheckedAdapter, page_bytes: int) -> AdapterImage:
-    """Packs `checked` into pages of `page_bytes`."""
+def build_image(checked: CheckedAdapter, page_bytes: int, others: Sequence[CheckedAdapter] = ()) -> AdapterImage:
+    """Packs `checked` into pages of `page_bytes`, and behind it the parts of other ranks, which are shaped alike."""
     layout = make_layout(spec_of(checked), page_bytes)
-    data = np.zeros((layout.pages, page_bytes), dtype=np.uint8)
-    for lora in checked.modules:
-        vectors = (None if vector is None else vector.numpy() for vector in (lora.gain, lora.bias))
-        layout.pack(data, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b), *vectors)
+    data = np.zeros((1 + len(others), layout.pages, page_bytes), dtype=np.uint8)
+    for pages, part in zip(data, (checked, *others), strict=True):
+        for lora in part.modules:
+            vectors = (None if vector is None else vector.numpy() for vector in (lora.gain, lora.bias))
+            layout.pack(pages, lora.layer, lora.module, _bytes(lora.a), _bytes(lora.b), *vectors)
     folder = data_folder() / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

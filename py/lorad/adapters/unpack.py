@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lorad.adapters.checked import ModuleLora
-from lorad.adapters.image import AdapterImage
+from lorad.adapters.image import AdapterImage, LayoutSpec
 from lorad.lazy import torch
 from lorad.models.config import ModelConfig
-from lorad.models.elements import dtype_of
+from lorad.models.elements import dtype_of, element_of
 
 
 class Outline(NamedTuple):
@@ -25,6 +25,7 @@ class Outline(NamedTuple):
     """Index into `ModelConfig.adaptable()`."""
     rank: int
     has_gain: bool
+    has_bias: bool
 
 
 def outlines(image: AdapterImage) -> Iterator[Outline]:
@@ -32,7 +33,22 @@ def outlines(image: AdapterImage) -> Iterator[Outline]:
     for layer, module, _ in image.modules.tolist():
         chunks = image.layout.chunks(layer, module)
         rank = max((first + rows for _, _, part, first, rows, _, _ in chunks if part == "a"), default=0)
-        yield Outline(layer, module, rank, any(part == "gain" for _, _, part, *_ in chunks))
+        parts = {part for _, _, part, *_ in chunks}
+        yield Outline(layer, module, rank, "gain" in parts, "bias" in parts)
+
+
+def spec_of_image(image: AdapterImage, config: ModelConfig) -> LayoutSpec:
+    """What the layout of an adapter of this base follows from."""
+    adaptable, found, scales = config.adaptable(), list(outlines(image)), image.modules["scale"].tolist()
+    return LayoutSpec(
+        element_of(dtype_of(image.layout.element)),
+        [
+            (one.layer, one.module, *adaptable[one.module][1:], one.rank, scale)
+            for one, scale in zip(found, scales, strict=True)
+        ],
+        [(one.layer, one.module) for one in found if one.has_gain],
+        [(one.layer, one.module) for one in found if one.has_bias],
+    )
 
 
 def unpack(image: AdapterImage, config: ModelConfig) -> Iterator[ModuleLora]:
@@ -41,7 +57,7 @@ def unpack(image: AdapterImage, config: ModelConfig) -> Iterator[ModuleLora]:
     data = np.empty((layout.pages, layout.page_bytes), dtype=np.uint8)
     image.read(0, data)
     element = dtype_of(layout.element)
-    for (layer, module, rank, _), scale in zip(outlines(image), image.modules["scale"].tolist(), strict=True):
+    for (layer, module, rank, *_), scale in zip(outlines(image), image.modules["scale"].tolist(), strict=True):
         width_in, width_out = adaptable[module].in_features, adaptable[module].out_features
         a, b = torch.empty((rank, width_in), dtype=element), torch.empty((rank, width_out), dtype=element)
         vectors: dict[str, torch.Tensor] = {}

@@ -16,6 +16,7 @@ from lorad.engine.prepared import Base, PreparedAdapter, check, prepare
 from lorad.engine.refusals import refusals
 from lorad.errors import InvalidRequest, NotFound
 from lorad.models.fields import shown
+from lorad.models.shard import shards_of
 from lorad.models.values import values
 from lorad.models.weights import Weights
 from lorad.worker.choose import AnyWorker
@@ -55,7 +56,8 @@ class EngineAdapters:
         page_bytes = self._worker.geometry.page_bytes
         if self._loader is not None:
             return self._loader.prepare(name, path, digest=self._weights.digest, page_bytes=page_bytes)
-        return prepare(self.check(name, path), path, page_bytes)
+        shards = shards_of(self._weights.config, self._config.tensor_parallel_size)
+        return prepare(self.check(name, path), path, page_bytes, shards)
 
     def register(self, prepared: PreparedAdapter) -> AdapterInfo:
         """Makes a prepared adapter servable by its generation, once more if it is already: the same content is held

@@ -38,7 +38,7 @@ from lorad.engine.prepared import PreparedAdapter, prepare
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
-from lorad.errors import Unavailable
+from lorad.errors import EngineLost, Unavailable
 from lorad.models.open import open_model
 from lorad.text.model import TextModel, load_text_model
 from lorad.worker.choose import MakeWorker, make_worker
@@ -309,6 +309,8 @@ class Engine:
         try:
             self.worker.apply(plan, self._sampling)
             samples = self.worker.run(plan) if plan.rows else None
+        except EngineLost:
+            raise
         except Exception:
             # Whatever went wrong was in this step: its requests are answered with an error, all others go on.
             log.exception("plan %d failed", number)
@@ -381,6 +383,8 @@ class Engine:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("the engine is closed", code="engine_closed")
+        if self.worker.lost is not None:
+            raise self.worker.lost
 
     # looking
 
@@ -445,10 +449,17 @@ def process_engine(
     on_page_in: Callable[[], None],
     *,
     will_load: bool,
+    make_worker: MakeWorker = make_worker,
 ) -> Engine:
     """The engine of an engine process, whose loop has messages to read while a page-in is under way."""
     # Before the model is opened: its imports take seconds, beside which the weights are read.
-    loader = Loader(Opening(config.model, config.max_lora_rank)) if will_load else None
+    loader = Loader(Opening(config.model, config.max_lora_rank, config.tensor_parallel_size)) if will_load else None
     return Engine(
-        config=config, on_open=on_open, on_progress=on_progress, on_page_in=on_page_in, blocking=False, loader=loader
+        config=config,
+        on_open=on_open,
+        on_progress=on_progress,
+        on_page_in=on_page_in,
+        blocking=False,
+        loader=loader,
+        make_worker=make_worker,
     )

@@ -13,12 +13,14 @@ from functools import partial
 import msgspec
 
 from lorad.adapters.image import LayoutSpec, spec_of
+from lorad.adapters.sharded import sharded
 from lorad.engine.frames import failure_of, receive, send
 from lorad.engine.messages import AdapterInfo, Failure
 from lorad.engine.prepared import Base, check, prepare
 from lorad.errors import EngineFailure, LoradError
 from lorad.lazy import set_torch_threads, torch
 from lorad.models.open import open_model
+from lorad.models.shard import shards_of
 from lorad.models.values import values
 
 log = logging.getLogger("lorad.engine")
@@ -34,6 +36,8 @@ class Opening(msgspec.Struct, frozen=True, tag="opening"):
 
     model: str
     max_lora_rank: int
+    ranks: int = 1
+    """That hold a part of each adapter."""
 
 
 class Job(msgspec.Struct, frozen=True, tag="job"):
@@ -87,7 +91,9 @@ def main(descriptor: int) -> None:
             if base is None or (base.digest, base.page_bytes) != (job.digest, job.page_bytes):
                 base = _base(opening, job)
             checked = check(job.name, job.path, base)
-            prepared = prepare(checked, job.path, job.page_bytes)
+            shards = shards_of(base.config, opening.ranks)
+            prepared = prepare(checked, job.path, job.page_bytes, shards)
+            part = sharded(checked, shards[0]) if shards else checked
         except LoradError as error:
             send(connection, Failed(failure_of(error)))
         except Exception:
@@ -96,7 +102,7 @@ def main(descriptor: int) -> None:
             failure = failure_of(EngineFailure("the adapter could not be read", code="adapter_load"))
             send(connection, Failed(failure))
         else:
-            loaded = Loaded(prepared.info, prepared.tag, spec_of(checked), prepared.image.modules.tobytes())
+            loaded = Loaded(prepared.info, prepared.tag, spec_of(part), prepared.image.modules.tobytes())
             send(connection, loaded, prepared.image.descriptor)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lorad.adapters.checked import CheckedAdapter
@@ -9,8 +10,10 @@ from lorad.adapters.derived import BaseValues
 from lorad.adapters.image import AdapterImage, build_image
 from lorad.adapters.load import load_adapter
 from lorad.adapters.parity import check_parity
+from lorad.adapters.sharded import sharded
 from lorad.engine.messages import AdapterInfo
 from lorad.models.config import ModelConfig
+from lorad.models.shard import Shard
 
 
 class Base(NamedTuple):
@@ -36,10 +39,15 @@ def check(name: str, path: str, base: Base) -> CheckedAdapter:
     return load_adapter(name, path, base.config, base.digest, max_lora_rank=base.max_lora_rank, base=base.values)
 
 
-def prepare(checked: CheckedAdapter, path: str, page_bytes: int) -> PreparedAdapter:
-    """Packs an adapter and holds its pages against it. Touches no shared state, so it may run on any thread."""
-    image = build_image(checked, page_bytes)
-    check_parity(checked, image)
+def prepare(checked: CheckedAdapter, path: str, page_bytes: int, shards: Sequence[Shard] = ()) -> PreparedAdapter:
+    """Packs an adapter and holds its pages against it. Touches no shared state, so it may run on any thread.
+
+    `shards`: of the ranks, if there are several; the image has each one's part then.
+    """
+    first, *others = [sharded(checked, shard) for shard in shards] or [checked]
+    image = build_image(first, page_bytes, others)
+    for rank, part in enumerate((first, *others)):
+        check_parity(part, image.of_rank(rank))
     info = AdapterInfo(
         name=checked.name,
         generation=checked.generation,

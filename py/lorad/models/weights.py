@@ -79,12 +79,19 @@ class Place(NamedTuple):
     """Row i there is row `order[i]` of the tensor; None: as they are."""
 
 
-class Weights(Protocol):
-    """A base model that has passed the checks: every tensor is there, with the right shape."""
+class Tensors(Protocol):
+    """What a decoder is made of: every tensor of `config` is there, with the right shape."""
 
     @property
     def config(self) -> ModelConfig:
         """The model's shape."""
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor with this canonical name; KeyError for a name that the model doesn't have."""
+
+
+class Weights(Tensors, Protocol):
+    """A base model that has passed the checks."""
 
     @property
     def digest(self) -> str:
@@ -93,9 +100,6 @@ class Weights(Protocol):
     @property
     def path(self) -> Path:
         """The file or folder."""
-
-    def tensor(self, name: str) -> RawTensor:
-        """The tensor with this canonical name; KeyError for a name that the model doesn't have."""
 
     def place(self, name: str) -> Place:
         """Where the tensor with this canonical name lies."""

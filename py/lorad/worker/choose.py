@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling
-from lorad.errors import InvalidRequest
+from lorad.errors import InvalidRequest, LoradError
 from lorad.lazy import torch
 from lorad.models.weights import Weights
 from lorad.worker.limits import Limits
@@ -39,6 +39,10 @@ class AnyWorker(Protocol):
     limits: Limits
     page_ins: PageIns
     prompt_scores: PromptScores
+
+    @property
+    def lost(self) -> LoradError | None:
+        """Why it can't go on, if so."""
 
     @property
     def model(self) -> Model: ...
@@ -79,7 +83,14 @@ def make_worker(
     on_page_in: Callable[[], None],
 ) -> AnyWorker:
     """The one that `config.device` asks for. Refuses a device that isn't there."""
+    ranks = config.tensor_parallel_size
     if config.device == "cpu":
+        if ranks > 1:
+            raise InvalidRequest(
+                f"tensor_parallel_size: at most 1 with --device cpu, got {ranks}",
+                code="option_conflict",
+                param="tensor_parallel_size",
+            )
         from lorad.worker.worker import Worker
 
         return Worker(weights, config, on_progress=on_progress, on_page_in=on_page_in)
@@ -91,6 +102,16 @@ def make_worker(
             code="device_missing",
             param="device",
         )
+    if ranks > torch.cuda.device_count():
+        raise InvalidRequest(
+            f"tensor_parallel_size: at most {torch.cuda.device_count()}, as many GPUs as torch can use, got {ranks}",
+            code="device_missing",
+            param="tensor_parallel_size",
+        )
+    if ranks > 1:
+        from lorad.worker.gpu.leading import leading_worker
+
+        return leading_worker(weights, config, on_progress=on_progress, on_page_in=on_page_in)
     from lorad.worker.gpu.cuda import cuda_worker
 
     return cuda_worker(weights, config, on_progress=on_progress, on_page_in=on_page_in)

@@ -16,6 +16,7 @@ class Plan:
 
     def __init__(self, layout: dict[str, tuple[int, int]], length: int) -> None:
         """`layout`: section name to (offset, length), `length`: of the whole array, as `Core` gives them."""
+        self.layout = layout
         self.array: Ints = np.zeros(length, dtype=np.int32)
         for name, (offset, size) in layout.items():
             setattr(self, name, self.array[offset : offset + size])

@@ -12,6 +12,7 @@ from lorad import _core
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling
+from lorad.errors import LoradError
 from lorad.models.decoder import Decoder
 from lorad.models.operators import Operators
 from lorad.models.products import matrix_kinds
@@ -40,6 +41,9 @@ class Registered(NamedTuple):
 
 class Worker:
     """Computes plans on the CPU."""
+
+    lost: LoradError | None = None
+    """It's always here."""
 
     def __init__(
         self,

@@ -15,8 +15,9 @@ from lorad.kernels.pages import Pages
 from lorad.kernels.rope.kernel import HeadNorms
 from lorad.models.decoder import ATTENTION_OUT, DOWN, EMBEDDING, GATE_UP, OUTPUT, Q_K_V, Modules, rope_tables
 from lorad.models.products import Stack, layer_stacks
-from lorad.models.weights import Weights
+from lorad.models.weights import Tensors
 from lorad.worker.gpu.buffers import QUERIES, ROWS, SAMPLE_TILES, TILES, TOKENS, Sections
+from lorad.worker.gpu.collective import Collective
 from lorad.worker.gpu.linear import Dense, Fixed, Linear, floats, stacked, vector
 from lorad.worker.gpu.operators import Operators
 from lorad.worker.gpu.workspaces import Workspaces
@@ -58,7 +59,7 @@ class DeviceDecoder:
 
     def __init__(
         self,
-        weights: Weights,
+        weights: Tensors,
         operators: Operators,
         *,
         dtype: torch.dtype,
@@ -69,11 +70,14 @@ class DeviceDecoder:
         limits: Limits,
         rank_max: int,
         deterministic: bool,
+        collective: Collective,
     ) -> None:
-        """`dtype`: of weights and activations. `rank_max`: of any adapter."""
+        """`dtype`: of weights and activations. `rank_max`: of any adapter. `collective`: of the ranks that the model is
+        divided among; `weights` are this one's."""
         config = self.config = weights.config
         self._operators, self._pages, self._table, self._inputs = operators, pages, table, inputs
         self._deterministic = deterministic
+        self._collective = collective
         self._widths = tuple(module.out_features for module in config.adaptable())
         self._space = Workspaces(config, limits, rank_max, device)
         self.q_width = config.heads * config.head_dim
@@ -140,6 +144,8 @@ class DeviceDecoder:
         self.last = activation(limits.rows, config.hidden)
         self.last_branch = activation(limits.rows, config.hidden)
         self.logits = activation(limits.rows, config.vocab)
+        head_rows = self._widths[OUTPUT[0]]
+        self._own_logits = self.logits if collective.world == 1 else activation(limits.rows, head_rows)
 
     def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return Fixed(weight, bias, self._operators.matmul) if self._deterministic else Dense(weight, bias)
@@ -178,6 +184,7 @@ class DeviceDecoder:
             self._attend(attention, qkv, shape, index, layer.window)
             layer.o(branch, attention)
             self._lora(branch, attention, shape, index, ATTENTION_OUT, (0,))
+            self._collective.reduce(branch)
             if layer.attention_out_norm is not None:
                 run.rms_norm(branch, branch, layer.attention_out_norm, eps)
             run.add_rms_norm(normed, hidden, branch, layer.post_norm, eps)
@@ -186,6 +193,7 @@ class DeviceDecoder:
             run.gate_mul(gated, gate_up, config.activation)
             layer.down(branch, gated)
             self._lora(branch, gated, shape, index, DOWN, (0,))
+            self._collective.reduce(branch)
             if layer.mlp_out_norm is not None:
                 run.rms_norm(branch, branch, layer.mlp_out_norm, eps)
         return self.logits_of(shape)
@@ -198,11 +206,13 @@ class DeviceDecoder:
         torch.index_select(self.hidden, 0, places, out=last)
         torch.index_select(self.branch, 0, places, out=branch)
         self._operators.add_rms_norm(last, branch, last, self.norm, config.norm_eps)
-        self.head(logits, last)
+        own = self._own_logits[:samples]
+        self.head(own, last)
         if shape.sample_tiles:
             tiles = inputs.sample_tiles[: shape.sample_tiles]
             count = inputs.counts[SAMPLE_TILES : SAMPLE_TILES + 1]
-            self._add(logits, last, tiles, count, config.layers - 1, OUTPUT, (0,))
+            self._add(own, last, tiles, count, config.layers - 1, OUTPUT, (0,))
+        self._collective.gather(logits, own)
         return logits
 
     def _tiles(self, shape: Shape) -> tuple[Tensor, Tensor]:

@@ -40,14 +40,16 @@ class Graphs:
         *,
         rows_max: int,
         bytes_max: int,
+        on_capture: Callable[[Key], None] = lambda key: None,
     ) -> None:
         """`forward` starts the step of a bucket; `empty` makes the buffers hold a step without rows, as capturing runs
         what it captures, and the pages of the last step may be somebody else's by now. `bytes_max`: of device memory;
-        what comes after isn't captured."""
+        what comes after isn't captured. `on_capture`: told of each bucket of the list before it's captured."""
         self._capture = capture
         self._empty = empty
         self._forward = forward
         self._bytes_max = bytes_max
+        self._on_capture = on_capture
         rows = [count for count in ROWS if count < rows_max]
         self._rows = [*rows, rows_max] if rows_max <= ROWS[-1] else [*rows]
         self._replays: dict[Key, Replay] = {}
@@ -89,6 +91,12 @@ class Graphs:
         """Graphs that will be captured still."""
         return len(self._wanted)
 
+    def add(self, key: Key) -> None:
+        """Captures a bucket, whatever the list has."""
+        self._empty()
+        self._replays[key] = self._capture(lambda: self._forward(key))
+        self.captures += 1
+
     def capture(self, seconds: float) -> None:
         """Captures the next of the list, and further ones until so much time is over. Negative: none."""
         began = time.perf_counter()
@@ -97,9 +105,8 @@ class Graphs:
                 self._wanted.clear()
                 break
             key = self._wanted.popleft()
-            self._empty()
-            self._replays[key] = self._capture(lambda key=key: self._forward(key))  # type: ignore[misc]
-            self.captures += 1
+            self._on_capture(key)
+            self.add(key)
             if time.perf_counter() - began >= seconds:
                 break
         self.seconds += time.perf_counter() - began

@@ -64,13 +64,20 @@ class DeviceCopy:
     another.
     """
 
-    def __init__(self, arena: Tensor, images: PinnedImages) -> None:
-        """`arena`: u8 [pages, page_bytes]."""
+    def __init__(self, arena: Tensor, images: PinnedImages, on_end: Callable[[], None] = lambda: None) -> None:
+        """`arena`: u8 [pages, page_bytes]. `on_end`: called after each copy, also a failed one, as a part of it."""
+        self._on_end = on_end
         self._arena = arena
         self._images = images
         self._stream = torch.cuda.Stream(arena.device) if arena.is_cuda else None  # type: ignore[no-untyped-call]
 
     def __call__(self, adapter: int, pages: Ints) -> int:
+        try:
+            return self._copy(adapter, pages)
+        finally:
+            self._on_end()
+
+    def _copy(self, adapter: int, pages: Ints) -> int:
         image = self._images.get(adapter)
         with torch.cuda.stream(self._stream):
             for begin, end, first in runs(pages):

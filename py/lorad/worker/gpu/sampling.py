@@ -71,8 +71,8 @@ class DeviceSampling:
 
     def tokens(self, rows: int) -> Ints:
         """What was sampled, of each row. Waits for the device."""
-        tokens: Ints = self._tokens[:rows].cpu().numpy().copy()
-        return tokens
+        tokens: Ints = self._tokens.cpu().numpy().copy()  # all: a step that samples nothing is waited for too
+        return tokens[:rows]
 
     def left(self, lines: Ints) -> Ints:
         """Which of a step's rows are left to the host, as indices."""

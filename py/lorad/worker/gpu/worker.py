@@ -8,17 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling, TokenLogprobs
+from lorad.errors import LoradError
 from lorad.kernels.pages import Pages
-from lorad.models.weights import Weights
+from lorad.models.weights import Tensors
 from lorad.worker.gpu.buffers import QUERIES, SAMPLE_TILES, SAMPLES, TILES, StepBuffers
 from lorad.worker.gpu.capture import Capture
+from lorad.worker.gpu.collective import Alone, Collective
 from lorad.worker.gpu.decoder import DeviceDecoder, Shape
 from lorad.worker.gpu.graphs import Graphs, Key
 from lorad.worker.gpu.operators import Operators
+from lorad.worker.gpu.others import Nobody, Others
 from lorad.worker.gpu.page_ins import DeviceCopy, PinnedImages
 from lorad.worker.gpu.runs import Chunks, chunks_of, runs_for
 from lorad.worker.gpu.sampling import DeviceSampling
@@ -27,7 +31,7 @@ from lorad.worker.limits import Limits
 from lorad.worker.masks import Matcher
 from lorad.worker.ops import F32, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
-from lorad.worker.plan import Plan
+from lorad.worker.plan import Ints, Plan
 from lorad.worker.prompt_scores import PromptScores
 from lorad.worker.sampler import Sampler, Samples
 
@@ -55,17 +59,23 @@ class GpuWorker:
 
     def __init__(
         self,
-        weights: Weights,
+        weights: Tensors,
         config: EngineConfig,
         *,
         device: torch.device,
         operators: Operators,
         capture: Capture | None,
         capture_seconds: float = CAPTURE_SECONDS,
+        collective: Collective | None = None,
+        others: Others | None = None,
         on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
         on_page_in: Callable[[], None] = lambda: None,
     ) -> None:
-        """`capture`: None: every step is started kernel by kernel. `capture_seconds`: of the start, for graphs."""
+        """`capture`: None: every step is started kernel by kernel. `capture_seconds`: of the start, for graphs.
+        `collective`: of the ranks that the model is divided among; `weights` are this one's. `others`: ranks that do
+        what this one does."""
+        self._collective = collective = collective or Alone()
+        self._others: Others = others or Nobody()
         model, dtype = weights.config, DTYPES[config.dtype]
         self.dtype = ELEMENTS[dtype]
         self.device = device
@@ -93,7 +103,7 @@ class GpuWorker:
         self._images = PinnedImages(
             self.image, limits.page_bytes, config.image_cache_bytes, pinned=device.type == "cuda"
         )
-        self.page_ins = PageIns(DeviceCopy(self.arena, self._images), on_page_in)
+        self.page_ins = PageIns(DeviceCopy(self.arena, self._images, self._others.wait_for_copy), on_page_in)
         self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device)
         self.sampler = Sampler(limits.rows, model.vocab, 1)
         self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample)
@@ -112,21 +122,35 @@ class GpuWorker:
             limits=limits,
             rank_max=config.max_lora_rank,
             deterministic=config.deterministic,
+            collective=collective,
         )
         self.graphs: Graphs | None = None
         if capture is not None:
-            self.graphs = Graphs(capture, self._decode, self._empty, rows_max=limits.rows, bytes_max=GRAPH_BYTES_MAX)
-            self.graphs.capture(capture_seconds)
+            self.graphs = Graphs(
+                capture,
+                self._decode,
+                self._empty,
+                rows_max=limits.rows,
+                bytes_max=GRAPH_BYTES_MAX,
+                on_capture=self._others.capture,
+            )
+            self._capture(capture_seconds)
 
     def core_config(self) -> dict[str, Any]:
         """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
         return self.limits.core(self._config, page_ins=PAGE_INS_MAX, page_in_first_us=PAGE_IN_FIRST_US)
+
+    @property
+    def lost(self) -> LoradError | None:
+        """Why it can't go on, if another rank is gone."""
+        return self._others.lost
 
     # adapters
 
     def add_adapter(self, adapter: int, tag: int, image: AdapterImage) -> None:
         """Keeps an adapter's image, to be paged in when a plan says so."""
         self._adapters[adapter] = Registered(tag, image, chunks_of(image.layout, image.modules, self._modules))
+        self._others.add_adapter(adapter, tag, image)
 
     def image(self, adapter: int) -> AdapterImage:
         """The pages of a registered adapter."""
@@ -136,10 +160,12 @@ class GpuWorker:
         """Forgets an adapter that no plan can name any more."""
         del self._adapters[adapter]
         self._images.drop(adapter)
+        self._others.drop_adapter(adapter)
 
     def finished_page_ins(self) -> list[PageIn]:
         """The page-ins that have ended; from here on the slots of those without an error answer for their adapters."""
-        return [done if done.error is not None else self._enter(done) for done in self.page_ins.finished()]
+        done = [done if done.error is not None else self._enter(done) for done in self.page_ins.finished()]
+        return self._others.entered(done)
 
     def _enter(self, done: PageIn) -> PageIn:
         """Has a slot answer for its adapter. Where that fails the page-in has failed, and is told with the others."""
@@ -178,6 +204,7 @@ class GpuWorker:
         Page-ins are begun whatever fails before: the core waits for the end of each, also when it's told that the plan
         has failed.
         """
+        self._others.apply(plan)
         try:
             if count := plan.copies:
                 target, source = (
@@ -197,6 +224,40 @@ class GpuWorker:
     def run(self, plan: Plan) -> Samples:
         """Computes the rows of a plan and samples those that are due."""
         step = StepArrays.of(plan)
+        draw, found = self.sampler.begin(step.sample_line), dict[int, TokenLogprobs]()
+        try:
+            with self._others.together():
+                self._others.run()
+                self._start(plan, step)
+                tokens = self._sampling.tokens(len(step.sample_line))  # the step's only wait
+            if len(left := self._sampling.left(step.sample_line)):
+                logits = self._on_host(self.model.logits[torch.from_numpy(left).to(self.device)])
+                tokens[left], found = self.sampler.finish(
+                    draw.only(left), logits, step.token_pos[step.sample_token[left]]
+                )
+        finally:
+            draw.settle()
+        if self.prompt_scores:
+            self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
+        return Samples(tokens, found)
+
+    def follow(self, plan: Plan) -> None:
+        """Computes the rows of a plan whose samples another rank takes."""
+        step = StepArrays.of(plan)
+        self._start(plan, step)
+        self._sampling.tokens(len(step.sample_line))
+
+    def follow_logits(self, plan: Plan, tokens: Ints) -> None:
+        """Likewise the logits of other tokens of the step."""
+        self._on_host(self._start_logits(StepArrays.of(plan)._replace(sample_token=tokens)))
+
+    def _on_host(self, logits: Tensor) -> F32:
+        """f32; waits for what was started."""
+        copied: F32 = logits.float().cpu().numpy()
+        return copied
+
+    def _start(self, plan: Plan, step: StepArrays) -> None:
+        """Starts a step."""
         buffers, samples = self.buffers, len(step.sample_line)
         buffers.fill(plan)
         buffers.sample(step)
@@ -210,20 +271,7 @@ class GpuWorker:
             buffers.edit(places[begin : begin + buffers.edits_max], pages[begin : begin + buffers.edits_max])
         buffers.send()
         self._sampling.send()
-        draw = self.sampler.begin(step.sample_line)
-        try:
-            self._compute(plan, samples)
-            tokens = self._sampling.tokens(samples)  # the step's only wait
-            found: dict[int, TokenLogprobs] = {}
-            if len(left := self._sampling.left(step.sample_line)):
-                logits: F32 = self.model.logits[torch.from_numpy(left).to(self.device)].float().cpu().numpy()
-                made = self.sampler.finish(draw.only(left), logits, step.token_pos[step.sample_token[left]])
-                tokens[left], found = made
-        finally:
-            draw.settle()
-        if self.prompt_scores:
-            self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
-        return Samples(tokens, found)
+        self._compute(plan, samples)
 
     def _compute(self, plan: Plan, samples: int) -> None:
         """Starts the step that the buffers hold."""
@@ -258,20 +306,32 @@ class GpuWorker:
 
     def _logits_of(self, step: StepArrays) -> F32:
         """Logits f32 [samples, vocab] of other tokens of the step that was computed last."""
+        with self._others.together():
+            self._others.logits_of(step.sample_token)
+            return self._on_host(self._start_logits(step))
+
+    def _start_logits(self, step: StepArrays) -> Tensor:
         self.buffers.sample(step)
         self.buffers.send()
         shape = Shape(step.tokens, 0, len(step.sample_token), 0, self.buffers.count(SAMPLE_TILES), 0)
-        logits: F32 = self.model.logits_of(shape).float().cpu().numpy()
-        return logits
+        return self.model.logits_of(shape)
 
     def use_idle(self) -> bool:
         """Captures a graph. Whether more are left."""
         if self.graphs is None or not self.graphs.pending:
             return False
-        self.graphs.capture(0)
+        self._capture(0)
         return self.graphs.pending > 0
 
+    def _capture(self, seconds: float) -> None:
+        """Captures graphs for so long, on all ranks."""
+        if self.graphs is not None and self._others.leads:
+            with self._others.together():
+                self.graphs.capture(seconds)
+
     def close(self) -> None:
-        """Ends the threads that copy and compute masks."""
+        """Ends the threads that copy and compute masks, and other ranks."""
         self.sampler.close()
+        self._others.close()
         self.page_ins.close()
+        self._collective.close()
