@@ -65,13 +65,13 @@ def _add(y: Tensor, x: Tensor, module: int, right: bool, weights: ref.Weights | 
 
 
 def groups_of(table: Table, tiles: Tensor, count: Tensor) -> list[tuple[int, bool, int, int]]:
-    """(slot, whether it holds that adapter, first token, one past the last): neighbouring tiles of an adapter joined."""
+    """(slot, whether it holds that adapter, first token, one past the last): an adapter's neighbouring tiles joined."""
     tags = table.tags.tolist()
     groups: list[tuple[int, bool, int, int]] = []
-    for slot, tag, begin, end in tiles[: int(count)].tolist():
+    for slot, tag, first, end in tiles[: int(count)].tolist():
         right = 0 <= slot < len(tags) and tags[slot] == tag != 0
-        if groups and groups[-1][0] == slot and groups[-1][1] == right and groups[-1][3] == begin:
-            begin = groups.pop()[2]
+        joins = bool(groups) and groups[-1][:2] == (slot, right) and groups[-1][3] == first
+        begin = groups.pop()[2] if joins else first
         groups.append((slot, right, begin, end))
     return groups
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lorad.errors import InvalidRequest
-from lorad.text.tokenizer import Tokenizer
 from lorad.worker.masks import Matcher
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+    from lorad.text.tokenizer import Tokenizer
 
 KEPT_MAX = 32
 

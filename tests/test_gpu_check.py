@@ -1,0 +1,94 @@
+"""`make gpu-check` on a machine without a GPU: every section at tiny sizes, on a pack's data of a tiny base."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import interpreted
+from tiny import make_tiny, make_tiny_gguf
+
+ROOT = Path(__file__).resolve().parents[1]
+GPU = ROOT / "benches" / "gpu"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a pack has, of a base that is cut from three layers to two."""
+    folder = tmp_path_factory.mktemp("check")
+    base = make_tiny_gguf(make_tiny(folder / "tiny"), folder / "tiny.gguf", "Q8_0")
+    (folder / "data").mkdir()
+    make = (
+        "import sys; from pathlib import Path; from data import write_data; "
+        "write_data(Path(sys.argv[1]), Path(sys.argv[2]), layers=2, tokens=6, prompts=(5, 20))"
+    )
+    _python("-c", make, str(base), str(folder / "data"), check=True)
+    return folder / "data"
+
+
+def _python(*arguments: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    paths = [ROOT / "py", GPU, ROOT / "tests", interpreted.FOLDER]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
+    environment.pop("TRITON_INTERPRET", None)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=check)
+
+
+def test_a_dry_run_does_all_sections(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = _python(str(GPU / "check.py"), "--dry-run", "--data", str(data), "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert result["ok"] and result["dry_run"]
+    for name, section in result["sections"].items():
+        assert section["error"] is None and section["findings"], name
+    figures = [finding for section in result["sections"].values() for finding in section["findings"]]
+    names = {finding["what"][:2] for finding in figures if finding["reached"] is not None}
+    assert {"G1", "G4", "G5"} <= names, "each figure has its line, whatever a CPU makes of it"
+
+
+def test_a_wrong_answer_fails_it(data: Path, tmp_path: Path) -> None:
+    answers = json.loads((data / "answers.json").read_text())
+    answers[0]["tokens"][0] ^= 1
+    other = tmp_path / "data"
+    other.mkdir()
+    for name in ("model.gguf", "adapters"):
+        (other / name).symlink_to(data / name)
+    (other / "answers.json").write_text(json.dumps(answers))
+    done = _python(str(GPU / "check.py"), "--dry-run", "--data", str(other), "--only", "model")
+    assert done.returncode == 1
+    assert "WRONG f32, replayed: the reference's greedy tokens" in done.stdout
+    assert "failed: model" in done.stdout
+
+
+def test_the_engine_on_token_ids_needs_few_packages() -> None:
+    """What isn't in a pack, nor comes with torch, isn't imported by what a pack does."""
+    sys.path.insert(0, str(GPU))
+    try:
+        from pack import NEEDS
+    finally:
+        sys.path.remove(str(GPU))
+    brought = {*NEEDS, "yaml", "torch", "triton", "numpy", "jinja2", "markupsafe", "typing_extensions", "lorad"}
+    declared = {
+        "aiohttp",
+        "uvloop",
+        "tokenizers",
+        "llguidance",
+        "prometheus_client",
+        "obstore",
+        "huggingface_hub",
+        "rich",
+    }
+    script = (
+        "import sys\nfor name in sys.argv[1:]: sys.modules[name] = None\n"
+        "import lorad.worker.gpu.cuda, lorad.bench.adapters, lorad.bench.figures\n"
+        "from lorad import Engine\n"
+    )
+    refused = sorted((declared | {"transformers", "peft"}) - brought)
+    done = _python("-c", script, *refused)
+    assert done.returncode == 0, done.stderr
