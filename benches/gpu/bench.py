@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,9 +37,7 @@ def engine_8b(
             "max_model_len": 64,
             "kv_cache_memory_bytes": dry_pool_bytes,
         }
-    engine = scene.engine(
-        SyntheticWeights(base, scene.device), enable_prefix_caching=False, **sizes, **options
-    )
+    engine = scene.engine(SyntheticWeights(base, scene.device), enable_prefix_caching=False, **sizes, **options)
     with TemporaryDirectory() as folder:
         for number in range(adapters):
             path = Path(folder) / f"a{number}"
@@ -47,23 +46,21 @@ def engine_8b(
             engine.load_adapter(path.name, str(path if number == 0 else copy_changed(first, path, number)))
         yield engine
     engine.close()
+    del engine
+    gc.collect()  # the next one has the device's memory to itself
 
 
 def ask(engine: Engine, models: Sequence[str], tokens: int, *, prompt: int, seed: int = 0) -> list[Request]:
     """One request for each model, "" the base, of so many random prompt tokens."""
     dice, vocab = Random(seed), engine.weights.config.vocab
     return [
-        engine.add(
-            [dice.randrange(vocab) for _ in range(prompt)], model, max_tokens=tokens, stop_token_ids=()
-        )
+        engine.add([dice.randrange(vocab) for _ in range(prompt)], model, max_tokens=tokens, stop_token_ids=())
         for model in models
     ]
 
 
-def decode_steps(
-    scene: Scene, engine: Engine, models: Sequence[str], steps: int, *, prompt: int
-) -> list[float]:
-    """Seconds of decode steps in which there is a row for each model; those before the last prompt ended aren't told."""
+def decode_steps(scene: Scene, engine: Engine, models: Sequence[str], steps: int, *, prompt: int) -> list[float]:
+    """Seconds of decode steps in which there is a row for each model; those before all prompts ended aren't told."""
     asked = ask(engine, models, steps + 2 + len(models), prompt=prompt)
     while not all(request.tokens for request in asked):
         assert engine.step() is not None

@@ -26,7 +26,7 @@ SECONDS = 570
 
 SECTIONS = {
     "device": 30,
-    "kernels": 150,
+    "kernels": 200,
     "alone": 60,
     "graphs": 120,
     "model": 60,
@@ -36,7 +36,7 @@ SECTIONS = {
     "peers": 90,
     "cold": 60,
 }
-"""Seconds of each at most, in the order in which they run."""
+"""Seconds of each at most, and of what is left for all, in the order in which they run."""
 
 
 def main() -> None:
@@ -46,17 +46,16 @@ def main() -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="all sections at tiny sizes on CPU tensors: no GPU needed"
     )
-    parser.add_argument(
-        "--data", type=Path, default=HERE / "data", help="the pack's model, adapters and answers"
-    )
+    parser.add_argument("--data", type=Path, default=HERE / "data", help="the pack's model, adapters and answers")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lorad-gpu-check-") as folder:
         _prepare(Path(folder), dry=asked.dry_run)
         began = time.monotonic()
         found: dict[str, Any] = {}
         for name in asked.only:
-            left = SECONDS - (time.monotonic() - began)
-            found[name] = _run(name, min(SECTIONS[name], left), asked.data, asked.dry_run)
+            left = max(0.0, SECONDS - (time.monotonic() - began))
+            limit = None if asked.dry_run else min(SECTIONS[name], left)  # a busy CPU is no fault of a section
+            found[name] = _run(name, limit, asked.data, asked.dry_run)
             _show(name, found[name])
     failed = [name for name, section in found.items() if section["error"] or _wrong(section)]
     result = {
@@ -67,9 +66,7 @@ def main() -> None:
     }
     if asked.json:
         asked.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(
-        f"\n{'failed: ' + ', '.join(failed) if failed else 'all that must hold does'}; {result['seconds']:.0f} s"
-    )
+    print(f"\n{'failed: ' + ', '.join(failed) if failed else 'all that must hold does'}; {result['seconds']:.0f} s")
     sys.exit(bool(failed))
 
 
@@ -91,9 +88,7 @@ def _prepare(folder: Path, *, dry: bool) -> None:
         names = sorted({file.name.split("-")[0] for file in wheels.glob("*.whl")})
         command = [*install, "--find-links", str(wheels), "--target", str(folder / "site"), *names]
         # A file of constraints or another index of the user's has no say in this.
-        subprocess.run(
-            command, check=True, env={k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
-        )
+        subprocess.run(command, check=True, env={k: v for k, v in os.environ.items() if not k.startswith("PIP_")})
         sys.path.insert(0, str(folder / "site"))
     cases = HERE / "cases"
     sys.path.insert(1, str(cases if cases.is_dir() else HERE.parents[1] / "tests"))
@@ -109,7 +104,7 @@ def _prepare(folder: Path, *, dry: bool) -> None:
     importlib.import_module("lorad.worker.gpu.operators").triton_operators()
 
 
-def _run(name: str, seconds: float, data: Path, dry: bool) -> dict[str, Any]:
+def _run(name: str, limit: float | None, data: Path, dry: bool) -> dict[str, Any]:
     """One section in a process of its own: a kernel that takes the device down takes no other section with it."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -121,8 +116,8 @@ def _run(name: str, seconds: float, data: Path, dry: bool) -> dict[str, Any]:
     error: str | None = None
     try:
         while True:
-            if not ours.poll(max(0.0, seconds - (time.monotonic() - began))):
-                error = f"not done after {seconds:.0f} s"
+            if not ours.poll(None if limit is None else max(0.0, limit - (time.monotonic() - began))):
+                error = f"not done after {limit:.0f} s"
                 break
             kind, told = ours.recv()
             if kind == "end":
@@ -142,7 +137,7 @@ def _section(name: str, data: Path, dry: bool, pipe: Connection) -> None:
     from scene import Scene
 
     try:
-        report = Report(lambda finding: pipe.send(("finding", finding._asdict())))
+        report = Report(lambda finding: pipe.send(("finding", finding._asdict())), judges=not dry)
         importlib.import_module(f"sections.{name}").run(Scene(data, dry=dry), report)
         pipe.send(("end", None))
     except Exception as failure:
@@ -160,7 +155,7 @@ def _show(name: str, section: dict[str, Any]) -> None:
     print(f"\n{name}, {section['seconds']:.1f} s" + (f": {section['error']}" if section["error"] else ""))
     for finding in section["findings"]:
         mark = {True: "ok   ", False: "WRONG", None: "     "}[finding["holds"]]
-        target = ""
+        target = f"  ({finding['target']})" if finding["target"] else ""
         if finding["reached"] is not None:
             target = f"  ({finding['target']}: {'reached' if finding['reached'] else 'missed'})"
         print(f"  {mark} {finding['what']:58s} {finding['said']}{target}", flush=True)

@@ -63,7 +63,5 @@ def write_data(base: Path, folder: Path, *, layers: int, tokens: int, prompts: t
             decided = next((at for at, gap in enumerate(found.gaps) if gap < GAP), tokens)
             name = "" if kind is None else kind.name
             if decided:
-                answers.append(
-                    Answer(name, prompt, list(found.tokens[:decided]), list(found.logprobs[:decided]))
-                )
+                answers.append(Answer(name, prompt, list(found.tokens[:decided]), list(found.logprobs[:decided])))
     (folder / "answers.json").write_text(json.dumps([answer._asdict() for answer in answers]))

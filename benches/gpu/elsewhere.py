@@ -25,18 +25,13 @@ def elsewhere(operator: Callable[..., None], device: torch.device) -> Callable[.
 
 
 class Elsewhere:
-    """A kernel's module whose operators run on a device; constants are as they are."""
+    """A kernel's module whose operators run on a device."""
 
     def __init__(self, module: ModuleType, device: torch.device) -> None:
         self._module, self._device = module, device
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._module, name)
-        return elsewhere(found, self._device) if name.islower() and name not in _SIZES else found
-
-
-_SIZES = ("decode_workspace", "workspace_shape")
-"""Functions that compute nothing on tensors."""
+        return elsewhere(getattr(self._module, name), self._device)
 
 
 def _moved(value: Any, device: torch.device, there: dict[int, tuple[Tensor, Tensor]]) -> Any:

@@ -43,9 +43,7 @@ PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x8
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheel", type=Path, required=True, help="lorad's")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "dist" / "gpu-check", help="replaced if it's there"
-    )
+    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "gpu-check", help="replaced if it's there")
     asked = parser.parse_args()
     from lorad.demo.base import embedded_base
 

@@ -1,4 +1,4 @@
-"""SGLang's chunked pair of LoRA kernels on a site's operands. Only called, as it's installed; nothing of it is copied."""
+"""SGLang's chunked pair of LoRA kernels on a site's operands: called as it's installed, nothing of it is copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNK = 16
 
 
 def sides(site: Any, count: int) -> list[Callable[[Tensor], None]]:
-    """`site`: sections.peers.Site. An adapter's slices lie behind one another at its own rank, in room for the highest."""
+    """`site`: sections.peers.Site. Slices lie behind one another at their adapter's rank, with room for the highest."""
     adapters, slices, tokens = len(site.a), len(site.a[0]), len(site.x)
     rank = max(16, *(adapter[0].shape[0] for adapter in site.a))
     widths = [part.shape[0] for part in site.b[0]]
@@ -25,11 +25,7 @@ def sides(site: Any, count: int) -> list[Callable[[Tensor], None]]:
         a[slot, : len(whole)] = whole
         b[slot, :, : site.b[slot][0].shape[1]] = torch.cat(site.b[slot])
     begins = [at for at in range(tokens) if at == 0 or site.owner[at] != site.owner[at - 1]]
-    chunks = [
-        at
-        for begin, end in zip(begins, [*begins[1:], tokens], strict=True)
-        for at in range(begin, end, CHUNK)
-    ]
+    chunks = [at for begin, end in zip(begins, [*begins[1:], tokens], strict=True) for at in range(begin, end, CHUNK)]
 
     def i32(values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=site.x.device)

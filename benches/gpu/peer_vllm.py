@@ -1,4 +1,4 @@
-"""vLLM's pair of LoRA kernels on a site's operands. Only called, as it's installed; nothing of it is copied."""
+"""vLLM's pair of LoRA kernels on a site's operands: called as it's installed, nothing of it is copied."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def sides(site: Any, count: int) -> list[Callable[[Tensor], None]]:
         stacked_b.append(b)
     meta = LoRAKernelMeta.make(max_loras=adapters, max_num_tokens=tokens, device=site.x.device)
     meta.prepare_tensors(site.owner)
-    specialised = (
-        {"specialize_active_lora": False} if len(inspect.signature(meta.meta_args).parameters) > 1 else {}
-    )
+    specialised = {"specialize_active_lora": False} if len(inspect.signature(meta.meta_args).parameters) > 1 else {}
     args = meta.meta_args(tokens, **specialised)
     between = torch.zeros(slices, tokens, rank, dtype=torch.float32, device=site.x.device)
 

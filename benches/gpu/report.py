@@ -26,8 +26,11 @@ class Finding(NamedTuple):
 class Report:
     """Of one section."""
 
-    def __init__(self, tell: Callable[[Finding], None]) -> None:
+    def __init__(self, tell: Callable[[Finding], None], *, judges: bool) -> None:
+        """`judges`: whether figures are held against their targets; a dry run's say nothing."""
         self._tell = tell
+        self._judges = judges
+        self._held = 0
 
     def must(self, what: str, holds: bool, said: str = "") -> None:
         """Something that has to be right."""
@@ -42,9 +45,11 @@ class Report:
     ) -> None:
         """A figure of speed beside its target, of which one is given."""
         if most is not None:
-            return self._tell(Finding(what, said, value, f"at most {most:g}", value <= most))
-        assert least is not None
-        self._tell(Finding(what, said, value, f"at least {least:g}", value >= least))
+            target, reached = f"at most {most:g}", value <= most
+        else:
+            assert least is not None
+            target, reached = f"at least {least:g}", value >= least
+        self._tell(Finding(what, said, value, target, reached if self._judges else None))
 
     def skipped(self, what: str, why: str) -> None:
         """Something that wasn't done."""
@@ -60,8 +65,6 @@ class Report:
             self.must(what, False, " ".join(line.strip() for line in lines if line.strip())[:300])
         else:
             self._held += 1
-
-    _held = 0
 
     def cases(self, what: str) -> None:
         """Tells how many cases held since the last time."""

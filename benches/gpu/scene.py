@@ -37,9 +37,7 @@ class Scene:
         self.adapters = {path.name: path for path in sorted((data / "adapters").iterdir())}
         self.answers = [Answer(**fields) for fields in json.loads((data / "answers.json").read_text())]
 
-    def engine(
-        self, model: Path | Weights, adapters: dict[str, Path] | None = None, **options: Any
-    ) -> Engine:
+    def engine(self, model: Path | Weights, adapters: dict[str, Path] | None = None, **options: Any) -> Engine:
         """An engine on the device, with these adapters loaded. `model`: a file, or weights that lie in none."""
         if self.dry:
             options["make_worker"] = partial(_dry_worker, graphs=not options.get("enforce_eager"))
@@ -68,6 +66,4 @@ def _dry_worker(weights: Weights, config: Any, *, graphs: bool, **calls: Any) ->
     from lorad.worker.gpu.worker import GpuWorker
 
     capture = RecordedCapture() if graphs else None
-    return GpuWorker(
-        weights, config, device=torch.device("cpu"), operators=definitions(), capture=capture, **calls
-    )
+    return GpuWorker(weights, config, device=torch.device("cpu"), operators=definitions(), capture=capture, **calls)

@@ -66,9 +66,7 @@ class SyntheticWeights:
     def tensor(self, name: str) -> RawTensor:
         """The tensor with this canonical name."""
         nothing = np.empty((0, 0), dtype=np.uint8)
-        return RandomTensor(
-            "BF16", nothing, self.config.shapes()[name], zlib.crc32(name.encode()), self._device
-        )
+        return RandomTensor("BF16", nothing, self.config.shapes()[name], zlib.crc32(name.encode()), self._device)
 
     def place(self, name: str) -> Place:
         """Nothing lies on the disk."""

@@ -18,10 +18,11 @@ WARM_UPS = 3
 
 
 def each_us(scene: Scene, calls: Sequence[Callable[[], None]]) -> Spread:
-    """Microseconds of a call: all are captured in one graph, so that what starting them takes on the host isn't in it."""
+    """Microseconds of a call: all are captured in one graph, so what starting them takes on the host isn't in it."""
     if scene.dry:
         return spread([_clock(calls) * 1e6 / len(calls) for _ in range(2)])
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # whose tensors the calls read
     with torch.cuda.stream(stream):
         for _ in range(WARM_UPS):
             for call in calls:
@@ -45,7 +46,7 @@ def each_us(scene: Scene, calls: Sequence[Callable[[], None]]) -> Spread:
 
 def copies(size: int, scene: Scene) -> int:
     """How many copies of so many bytes are cold when each is used by turns."""
-    return 1 if scene.dry else max(1, min(64, -(-COLD_BYTES // size)))
+    return 1 if scene.dry else max(1, min(256, -(-COLD_BYTES // size)))
 
 
 def bandwidth(scene: Scene) -> float:

@@ -44,12 +44,8 @@ def _kernels(scene: Scene, report: Report, dtype: torch.dtype) -> None:
         made = lora_cases.make(3, 96, [48, 16, 24], 1 << 12, dtype, lora_cases.MIXED[3:], groups)
         got = made.run("lora", on=on)
         for slot, tag, begin, _ in made.tiles:
-            own = made.run(
-                "lora", made.x[begin : begin + 1], made.y[begin : begin + 1], [(slot, tag, 0, 1)], 0, on=on
-            )
-            assert torch.equal(own.view(torch.uint8), got[begin : begin + 1].view(torch.uint8)), (
-                f"row {begin}"
-            )
+            own = made.run("lora", made.x[begin : begin + 1], made.y[begin : begin + 1], [(slot, tag, 0, 1)], 0, on=on)
+            assert torch.equal(own.view(torch.uint8), got[begin : begin + 1].view(torch.uint8)), f"row {begin}"
     n, inputs, outputs = (3, 32, 16) if scene.dry else (300, 600, 200)
     x, weight = normal(random, n, inputs).to(dtype), normal(random, outputs, inputs).to(dtype)
     with report.case(f"products of fixed order, {dtype}"):
@@ -81,9 +77,7 @@ def _answers(scene: Scene, report: Report) -> None:
         engine = scene.engine(scene.model, scene.adapters, max_num_batched_tokens=chunk, **options)
         made = []
         for answer in asked:
-            made.append(
-                engine.add(answer.prompt, answer.adapter, max_tokens=tokens, stop_token_ids=(), logprobs=0)
-            )
+            made.append(engine.add(answer.prompt, answer.adapter, max_tokens=tokens, stop_token_ids=(), logprobs=0))
             while not company and engine.step():
                 pass
         while engine.step():

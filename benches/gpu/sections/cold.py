@@ -35,9 +35,7 @@ def run(scene: Scene, report: Report) -> None:
             warm = _first_token(scene, engine, name, beside_warm)
             if was_cold:
                 added.append((cold - warm) * 1e3)
-    report.must(
-        "adapters were cold when they were asked for", len(added) * 2 > turns, f"{len(added)} of {turns}"
-    )
+    report.must("adapters were cold when they were asked for", len(added) * 2 > turns, f"{len(added)} of {turns}")
     extra = spread(added)
     said = f"{extra.median:.2f} ms ({extra.least:.2f} to {extra.most:.2f})"
     report.figure("G5: a cold adapter adds to its first token, ms", extra.median, said, most=TTFT_MS_MOST)

@@ -46,17 +46,15 @@ def _same_kernels(scene: Scene, report: Report) -> None:
     with closing(scene.engine(scene.model, scene.adapters, **options)) as engine:
         own = _started(engine, prompt, next(iter(scene.adapters)))
         got = _started(engine, prompt, "")
-    report.must("rows of the base start what they start without LoRA", got == wanted, f"{len(got)} kernels")
-    report.must("rows of an adapter start more", len(own) > len(wanted), f"{len(own)} kernels")
+    report.must("rows of the base start what they start without LoRA", got == wanted, f"{len(got)} of our kernels")
+    report.must("rows of an adapter start more", len(own) > len(wanted), f"{len(own)} of our kernels")
 
 
 def _started(engine: Engine, prompt: list[int], model: str) -> list[str]:
     """Names of the kernels of an answer of three tokens, in order."""
     names: list[str] = []
 
-    def launch(
-        kernel: Any, grid: tuple[int, ...] | None, args: tuple[Any, ...], meta: Mapping[str, Any]
-    ) -> None:
+    def launch(kernel: Any, grid: tuple[int, ...] | None, args: tuple[Any, ...], meta: Mapping[str, Any]) -> None:
         names.append(kernel.__name__)
         start(kernel, grid, args, meta)
 
@@ -74,8 +72,7 @@ def _come_and_go(scene: Scene, report: Report, folder: Path) -> None:
     kinds = list(scene.adapters)
     names = {f"{kinds[number % len(kinds)]}-{number}": kinds[number % len(kinds)] for number in range(count)}
     paths = {
-        name: _shuffled(scene.adapters[kind], folder / name, seed)
-        for seed, (name, kind) in enumerate(names.items())
+        name: _shuffled(scene.adapters[kind], folder / name, seed) for seed, (name, kind) in enumerate(names.items())
     }
     few = 3 * max(sum(file.stat().st_size for file in path.iterdir()) for path in scene.adapters.values())
     engine = scene.engine(
@@ -108,9 +105,7 @@ def _come_and_go(scene: Scene, report: Report, folder: Path) -> None:
     stats = engine.stats()
     engine.close()
     said = f"{stats.page_ins} page-ins and {stats.evictions} evictions of {count} adapters"
-    report.must(
-        "as many adapters came and went as were to", stats.page_ins >= loads and stats.evictions > 0, said
-    )
+    report.must("as many adapters came and went as were to", stats.page_ins >= loads and stats.evictions > 0, said)
     report.must(
         "no graph was captured again",
         graphs.captures == captured,

@@ -33,9 +33,7 @@ def _exact(scene: Scene, report: Report, *, graphs: bool) -> None:
     while graphs and engine.worker.graphs.pending:
         engine.worker.graphs.capture(60)
     asked = [
-        engine.add(
-            answer.prompt, answer.adapter, max_tokens=len(answer.tokens), stop_token_ids=(), logprobs=0
-        )
+        engine.add(answer.prompt, answer.adapter, max_tokens=len(answer.tokens), stop_token_ids=(), logprobs=0)
         for answer in scene.answers
     ]
     while engine.step():
@@ -87,9 +85,7 @@ def _rounded(scene: Scene, report: Report) -> None:
     far = [
         abs(scored.chosen - wanted)
         for answer, request in zip(scene.answers, asked, strict=True)
-        for scored, wanted in zip(
-            request.prompt_logprobs[len(answer.prompt) - 1 :], answer.logprobs, strict=True
-        )
+        for scored, wanted in zip(request.prompt_logprobs[len(answer.prompt) - 1 :], answer.logprobs, strict=True)
     ]
     mean = sum(far) / len(far)
     report.must(
