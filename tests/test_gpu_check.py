@@ -67,6 +67,41 @@ def test_a_wrong_answer_fails_it(data: Path, tmp_path: Path) -> None:
     assert "failed: model" in done.stdout
 
 
+ENDS_EARLY = """
+import json, os, sys, time, types
+from pathlib import Path
+import check
+
+def run(scene, report):
+    report.must("the first thing", True)
+    if sys.argv[2] == "crashes":
+        os.abort()
+    if sys.argv[2] == "raises":
+        raise ValueError("injected")
+    time.sleep(600)
+
+sys.modules["sections.injected"] = types.ModuleType("sections.injected")
+sys.modules["sections.injected"].run = run
+limit = 20 if sys.argv[2] == "stays" else None
+print(json.dumps(check.run_section("injected", limit, Path(sys.argv[1]), True)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("crashes", "the process ended with status -6"),
+        ("raises", "ValueError: injected"),
+        ("stays", "not done after 20 s"),
+    ],
+)
+def test_a_section_that_ends_early_keeps_what_it_found(data: Path, how: str, error: str) -> None:
+    done = _python("-c", ENDS_EARLY, str(data), how, check=True)
+    told = json.loads(done.stdout)
+    assert told["error"] == error
+    assert how == "stays" or [finding["what"] for finding in told["findings"]] == ["the first thing"]
+
+
 def test_the_engine_on_token_ids_needs_few_packages() -> None:
     """What isn't in a pack, nor comes with torch, isn't imported by what a pack does."""
     sys.path.insert(0, str(GPU))

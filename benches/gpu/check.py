@@ -55,7 +55,7 @@ def main() -> None:
         for name in asked.only:
             left = max(0.0, SECONDS - (time.monotonic() - began))
             limit = None if asked.dry_run else min(SECTIONS[name], left)  # a busy CPU is no fault of a section
-            found[name] = _run(name, limit, asked.data, asked.dry_run)
+            found[name] = run_section(name, limit, asked.data, asked.dry_run)
             _show(name, found[name])
     failed = [name for name, section in found.items() if section["error"] or _wrong(section)]
     result = {
@@ -104,8 +104,11 @@ def _prepare(folder: Path, *, dry: bool) -> None:
     importlib.import_module("lorad.worker.gpu.operators").triton_operators()
 
 
-def _run(name: str, limit: float | None, data: Path, dry: bool) -> dict[str, Any]:
-    """One section in a process of its own: a kernel that takes the device down takes no other section with it."""
+def run_section(name: str, limit: float | None, data: Path, dry: bool) -> dict[str, Any]:
+    """One section in a process of its own: a kernel that takes the device down takes no other section with it.
+
+    `limit`: seconds; None: as long as it takes. Gives what it took, its findings, and what ended it early.
+    """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     began = time.monotonic()

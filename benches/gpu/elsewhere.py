@@ -12,8 +12,6 @@ from torch import Tensor
 
 def elsewhere(operator: Callable[..., None], device: torch.device) -> Callable[..., None]:
     """The operator on copies of its tensors there; whatever it wrote is copied back."""
-    if device.type == "cpu":
-        return operator
 
     def run(*args: Any) -> None:
         there: dict[int, tuple[Tensor, Tensor]] = {}  # by the tensor's id: one that is given twice stays one
@@ -37,7 +35,7 @@ class Elsewhere:
 def _moved(value: Any, device: torch.device, there: dict[int, tuple[Tensor, Tensor]]) -> Any:
     if isinstance(value, Tensor):
         if id(value) not in there:
-            there[id(value)] = value, value.to(device)
+            there[id(value)] = value, value.to(device, copy=True)
         return there[id(value)][1]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_moved(item, device, there) for item in value))
