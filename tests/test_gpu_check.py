@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -102,29 +104,28 @@ def test_a_section_that_ends_early_keeps_what_it_found(data: Path, how: str, err
     assert how == "stays" or [finding["what"] for finding in told["findings"]] == ["the first thing"]
 
 
-def test_the_engine_on_token_ids_needs_few_packages() -> None:
-    """What isn't in a pack, nor comes with torch, isn't imported by what a pack does."""
-    sys.path.insert(0, str(GPU))
-    try:
-        from pack import NEEDS
-    finally:
-        sys.path.remove(str(GPU))
-    brought = {*NEEDS, "yaml", "torch", "triton", "numpy", "jinja2", "markupsafe", "typing_extensions", "lorad"}
-    declared = {
-        "aiohttp",
-        "uvloop",
-        "tokenizers",
-        "llguidance",
-        "prometheus_client",
-        "obstore",
-        "huggingface_hub",
-        "rich",
-    }
-    script = (
-        "import sys\nfor name in sys.argv[1:]: sys.modules[name] = None\n"
-        "import lorad.worker.gpu.cuda, lorad.bench.adapters, lorad.bench.figures\n"
-        "from lorad import Engine\n"
-    )
-    refused = sorted((declared | {"transformers", "peft"}) - brought)
-    done = _python("-c", script, *refused)
+EVERYTHING = """
+import sys
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+import importlib, check
+import interpreter_repairs, lorad.worker.gpu.cuda
+for name in check.SECTIONS:
+    importlib.import_module(f"sections.{name}")
+"""
+
+
+def test_a_pack_holds_all_that_the_check_imports(tmp_path: Path) -> None:
+    """Beyond torch, Triton, NumPy and what these bring, only `NEEDS`: neither the server's packages nor the tests'."""
+    write = "import sys, pack; from pathlib import Path; pack.write_code(Path(sys.argv[1])); print(*pack.NEEDS)"
+    needs = _python("-c", write, str(tmp_path / "pack"), check=True).stdout.split()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    named = {re.split(r"[\[<>=;]", line)[0].lower() for line in wanted}
+    refused = named - {*needs, "torch", "numpy", "jinja2"}
+    assert {"aiohttp", "tokenizers", "transformers", "pytest", "pyyaml"} - {*needs} <= refused
+    paths = [ROOT / "py", tmp_path / "pack", tmp_path / "pack" / "cases", interpreted.FOLDER]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", EVERYTHING, *sorted(name.replace("-", "_") for name in refused)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
