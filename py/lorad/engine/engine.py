@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -40,10 +40,13 @@ from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
 from lorad.errors import EngineLost, Unavailable
 from lorad.models.open import open_model
-from lorad.text.model import TextModel, load_text_model
+from lorad.models.weights import Weights
 from lorad.worker.choose import MakeWorker, make_worker
 from lorad.worker.masks import Matcher
 from lorad.worker.plan import Plan
+
+if TYPE_CHECKING:
+    from lorad.text.model import TextModel
 
 log = logging.getLogger("lorad.engine")
 
@@ -62,6 +65,7 @@ class Engine:
         blocking: bool = True,
         loader: Loader | None = None,
         make_worker: MakeWorker = make_worker,
+        weights: Weights | None = None,
         **options: Any,
     ) -> None:
         """Loads `model`; `options` are the fields of EngineConfig.
@@ -70,11 +74,12 @@ class Engine:
         on another thread.
         `loader`: reads adapters in a process of its own, and ends with this engine; None: they're read in this one.
         `make_worker`: another worker than the one that `device` means.
+        `weights`: an open base, instead of the one that `model` names.
         `blocking`: whether `step` waits when only a page-in can bring work, or comes back with None.
         """
         self.config = config = check(config if config is not None else EngineConfig(model=model, **options))
         limits: dict[str, Any] = {"costs": read_costs(config.costs)} if config.costs else {}
-        self.weights = open_model(config.model, on_progress)
+        self.weights = open_model(config.model, on_progress) if weights is None else weights
         if on_open is not None:  # else a new file needn't be read for it
             on_open(self.weights.digest)
         self._trace = TraceFile(config.trace_file) if config.trace_file else None
@@ -396,6 +401,8 @@ class Engine:
     @property
     def text_model(self) -> TextModel:
         """The base model's tokenizer and chat template, read at the first use."""
+        from lorad.text.model import load_text_model  # token ids need no tokenizer's library
+
         if self._text_model is None:
             self._text_model = load_text_model(self.weights.path)
         return self._text_model

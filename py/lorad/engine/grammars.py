@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lorad.errors import InvalidRequest
-from lorad.text.tokenizer import Tokenizer
 from lorad.worker.masks import Matcher, error_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+    from lorad.text.tokenizer import Tokenizer
 
 KEPT_MAX = 32
 

@@ -1,0 +1,1 @@
+"""The sections of the check, one a file; each has `run(scene, report)`."""

@@ -1,0 +1,73 @@
+"""A base of a real model's shape whose weights are random, made where they're used: there is no file."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lorad.models.config import ModelConfig
+from lorad.models.weights import Place, RawTensor
+
+LLAMA_3_8B = ModelConfig(
+    architecture="llama",
+    layers=32,
+    hidden=4096,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    intermediate=14336,
+    vocab=128256,
+    norm_eps=1e-5,
+    rope_theta=5e5,
+    rope_scaling=None,
+    tie_embeddings=False,
+    context_length=8192,
+    bos_ids=(),
+    eos_ids=(),
+    name="synthetic 8B",
+)
+TINY = LLAMA_3_8B.replace(layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocab=128)
+"""For dry runs."""
+DEVIATION = 0.02
+
+
+@dataclass(frozen=True)
+class RandomTensor(RawTensor):
+    """Random values of bf16 on a device, the same each time; a vector is all ones."""
+
+    seed: int
+    device: torch.device
+
+    def dense(self) -> torch.Tensor:
+        """See `RawTensor`."""
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+        values = torch.empty(self.shape, dtype=torch.bfloat16, device=self.device)
+        return values.normal_(0, DEVIATION, generator=generator)
+
+    def values(self) -> NDArray[np.float32]:
+        """See `RawTensor`. Of vectors."""
+        return np.ones(self.shape, dtype=np.float32)
+
+
+class SyntheticWeights:
+    """See `Weights`."""
+
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        self.config = config
+        self.digest = f"synthetic {config}"
+        self.path = Path("synthetic")
+        self._device = device
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor with this canonical name."""
+        nothing = np.empty((0, 0), dtype=np.uint8)
+        return RandomTensor("BF16", nothing, self.config.shapes()[name], zlib.crc32(name.encode()), self._device)
+
+    def place(self, name: str) -> Place:
+        """Nothing lies on the disk."""
+        raise KeyError(name)
