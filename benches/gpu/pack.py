@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -36,6 +37,7 @@ CASES = (
 """Of the tests."""
 NEEDS = ("gguf", "msgspec", "pyyaml", "safetensors")
 """What the engine and the check import beyond torch, Triton and NumPy and what these bring along."""
+DEMO = "lorad/demo/tenants/"
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
@@ -79,7 +81,7 @@ def write_code(out: Path) -> None:
 def write_wheels(out: Path, wheel: Path) -> None:
     """lorad's wheel and, at the versions of `requirements.lock`, what it needs."""
     out.mkdir()
-    shutil.copy(wheel, out)
+    without_demo(wheel, out / wheel.name)
     download = [
         sys.executable,
         "-m",
@@ -96,6 +98,19 @@ def write_wheels(out: Path, wheel: Path) -> None:
     download += [f"--platform={platform}" for platform in PLATFORMS]
     for version in PYTHONS:
         subprocess.run([*download, "--python-version", version, *NEEDS], check=True)
+
+
+def without_demo(wheel: Path, target: Path) -> None:
+    """A copy that lacks the demo's adapters: most of the wheel, and nothing of the check."""
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as copy:
+        for item in source.infolist():
+            content = source.read(item)
+            if item.filename.startswith(DEMO):
+                continue
+            if item.filename.endswith(".dist-info/RECORD"):
+                lines = content.decode().splitlines(keepends=True)
+                content = "".join(line for line in lines if not line.startswith(DEMO)).encode()
+            copy.writestr(item, content, zipfile.ZIP_DEFLATED)
 
 
 if __name__ == "__main__":
