@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test build check format storm crowd gpu-check gpu-check-pack bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test kernels build check format storm crowd gpu-check gpu-check-pack bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,6 +38,13 @@ test-python: $(VENV)/.built $(VENV)/.dev $(TOOLS)/triton-3.9.0
 $(TOOLS)/triton-%: | $(VENV)/.built
 	$(BIN)/pip install -q --no-deps --target $@.part triton==$*
 	mv $@.part $@
+
+kernels: $(VENV)/.dev $(TOOLS)/triton-3.6.0 $(TOOLS)/triton-3.9.0 ## the Triton kernels on both versions: interpreted, and compiled for three generations of GPUs
+	for version in 3.6.0 3.9.0; do \
+		export LORAD_TRITON=$$version; \
+		$(BIN)/python -m pytest tests/test_triton_*.py tests/test_gpu_engine.py $(ARGS) && \
+		$(BIN)/python tests/compile_kernels.py || exit 1; \
+	done
 
 build: $(VENV)/.built ## build the Rust core into .venv (release)
 
