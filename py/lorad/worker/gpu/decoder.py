@@ -156,6 +156,11 @@ class DeviceDecoder:
         layers = sum(layer.qkv.bytes + layer.o.bytes + layer.gate_up.bytes + layer.down.bytes for layer in self.layers)
         return layers + self.embed.nbytes + (0 if self.config.tie_embeddings else self.head.bytes)
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that kernels pass partial sums in."""
+        return self._space.bytes
+
     def forward(self, shape: Shape) -> Tensor:
         """Starts a step; its logits [samples, vocab] are those of the rows to sample, in plan order."""
         config, run, inputs, n = self.config, self._operators, self._inputs, shape.tokens

@@ -21,6 +21,7 @@ from lorad.worker.gpu.capture import Capture
 from lorad.worker.gpu.collective import Alone, Collective
 from lorad.worker.gpu.decoder import DeviceDecoder, Shape
 from lorad.worker.gpu.graphs import Graphs, Key
+from lorad.worker.gpu.memory import Memory
 from lorad.worker.gpu.operators import Operators
 from lorad.worker.gpu.others import Nobody, Others
 from lorad.worker.gpu.page_ins import DeviceCopy, PinnedImages
@@ -82,6 +83,14 @@ class GpuWorker:
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
         self.limits = limits = Limits.of(config, model, self.geometry.page_bytes)
         self._config = config
+        modules = model.adaptable()
+        places = model.layers * len(modules)
+        whole = all(wide % 4 == 0 for module in modules for wide in module[1:])
+        runs = runs_for(limits.slots, places, limits.pages, rank_max=config.max_lora_rank, whole_lines=whole)
+        graphs = 0 if capture is None else GRAPH_BYTES_MAX
+        self.memory = Memory.of(model, limits, dtype, rank_max=config.max_lora_rank, runs=runs, graphs=graphs)
+        if device.type == "cuda":
+            self.memory.check(torch.cuda.mem_get_info(device)[0])
 
         self.arena = torch.zeros((limits.pages, limits.page_bytes), dtype=torch.uint8, device=device)
         # One line more than there are: what a step's room for edits has left goes there.
@@ -95,10 +104,6 @@ class GpuWorker:
             model.head_dim,
             str(dtype).removeprefix("torch."),
         )
-        modules = model.adaptable()
-        places = model.layers * len(modules)
-        whole = all(wide % 4 == 0 for module in modules for wide in module[1:])
-        runs = runs_for(limits.slots, places, limits.pages, rank_max=config.max_lora_rank, whole_lines=whole)
         self.table = SlotTable(limits.slots, model.layers, len(modules), runs, limits.page_bytes, device)
         self._images = PinnedImages(
             self.image, limits.page_bytes, config.image_cache_bytes, pinned=device.type == "cuda"
