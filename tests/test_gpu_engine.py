@@ -21,9 +21,10 @@ from lorad import Engine, Request
 from lorad.errors import InvalidRequest
 from lorad.models.open import open_model
 from lorad.worker.gpu.graphs import Graphs
+from lorad.worker.gpu.linear import FourBit
 from make_adapter import make_adapter
 from oracle import oracle
-from tiny import FAMILIES, make_tiny
+from tiny import FAMILIES, WIDE, make_tiny, make_tiny_gguf
 
 MIXES = int(os.environ.get("LORAD_MIXES", "3"))
 TOKENS = 10
@@ -188,6 +189,27 @@ def test_two_layers_entirely_by_the_interpreter(llama: Path, tmp_path: Path) -> 
     for request in asked:
         agrees(llama, adapters, request)
     assert graphs_of(engine).replays
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "mixed"])
+@pytest.mark.parametrize("kernels", [False, True], ids=["definitions", "interpreted"])
+def test_a_base_of_four_bits_is_multiplied_as_it_is(kind: str, kernels: bool, tmp_path: Path) -> None:
+    """Against the reference on the same file, dequantised. What has other types in the file is widened."""
+    if kernels and kind != "Q4_K":
+        pytest.skip("one is enough for the interpreter")
+    tiny = make_tiny(tmp_path / "tiny", num_hidden_layers=2, **WIDE)
+    modules = {"v_proj": "Q6_K", "down_proj": "Q4_0"} if kind == "mixed" else {}
+    base = make_tiny_gguf(tiny, tmp_path / "tiny.gguf", "Q4_1" if kind == "mixed" else kind, modules=modules)
+    adapters = adapters_for(base, tmp_path, (3,))
+    engine = gpu_engine(base, adapters, kernels=kernels, max_num_seqs=2, block_size=8)
+    layer = engine.worker.model.layers[1]  # type: ignore[attr-defined]
+    narrow = [isinstance(linear, FourBit) for linear in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+    assert narrow == {"Q6_K": [False] * 4, "mixed": [False, True, True, True]}.get(kind, [True] * 4)
+    asked = [engine.add([5, 6, 7, n], m, max_tokens=3, stop_token_ids=()) for n, m in enumerate(["", "r3", "r3"])]
+    run(engine, asked)
+    for request in asked:
+        agrees(base, adapters, request)
     engine.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,9 @@ def test_an_eight_billion_model_on_one_gpu() -> None:
     )
     config = EngineConfig(model="x", kv_cache_memory_bytes=40 << 30, max_num_seqs=64, max_num_batched_tokens=2048)
     limits = Limits.of(config, model, PageGeometry.of(model, 16, "bf16").page_bytes)
-    memory = Memory.of(model, limits, torch.bfloat16, rank_max=64, runs=1 << 20, graphs=1 << 29)
-    assert limits.page_bytes == 2 << 20 and memory.weights == 2 * 8_030_261_248
+    weights = 2 * sum(math.prod(shape) for shape in model.shapes().values())
+    memory = Memory.of(model, limits, torch.bfloat16, weights, rank_max=64, runs=1 << 20, graphs=1 << 29)
+    assert limits.page_bytes == 2 << 20 and weights == 2 * 8_030_261_248
     assert memory.activations + memory.workspaces < 1 << 30
     memory.check(80 << 30)
     with pytest.raises(InvalidRequest, match="kv_cache_memory_bytes: at most"):

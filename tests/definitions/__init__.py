@@ -9,6 +9,7 @@ def definitions() -> Operators:
     """All of them."""
     from definitions.attention import attention, attention_decode
     from definitions.gate_mul import gate_mul
+    from definitions.int4 import int4_matmul
     from definitions.lora import lora, lora_embed
     from definitions.matmul import matmul
     from definitions.rms_norm import add_rms_norm, rms_norm
@@ -25,5 +26,6 @@ def definitions() -> Operators:
         add_rms_norm=add_rms_norm,
         gate_mul=gate_mul,
         matmul=matmul,
+        int4_matmul=int4_matmul,
         sample=sample,
     )

@@ -18,7 +18,7 @@ from lorad.models.products import Stack, layer_stacks
 from lorad.models.weights import Tensors
 from lorad.worker.gpu.buffers import QUERIES, ROWS, SAMPLE_TILES, TILES, TOKENS, Sections
 from lorad.worker.gpu.collective import Collective
-from lorad.worker.gpu.linear import Dense, Fixed, Linear, floats, stacked, vector
+from lorad.worker.gpu.linear import Dense, Fixed, FourBit, Linear, Workspace, floats, four_bit, stacked, vector
 from lorad.worker.gpu.operators import Operators
 from lorad.worker.gpu.workspaces import Workspaces
 from lorad.worker.limits import Limits
@@ -70,6 +70,7 @@ class DeviceDecoder:
         limits: Limits,
         rank_max: int,
         deterministic: bool,
+        dequantize: bool,
         collective: Collective,
     ) -> None:
         """`dtype`: of weights and activations. `rank_max`: of any adapter. `collective`: of the ranks that the model is
@@ -80,6 +81,7 @@ class DeviceDecoder:
         self._collective = collective
         self._widths = tuple(module.out_features for module in config.adaptable())
         self._space = Workspaces(config, limits, rank_max, device)
+        self._products = Workspace()
         self.q_width = config.heads * config.head_dim
         self.kv_width = config.kv_heads * config.head_dim
         shapes = config.shapes()
@@ -88,7 +90,11 @@ class DeviceDecoder:
             names = [f"{name}.bias" for name in stack.names if f"{name}.bias" in shapes]
             biases = [vector(weights.tensor(name).values(), device) for name in names]
             bias = torch.cat(biases).to(dtype) if biases else None
-            return self._linear(stacked([weights.tensor(name) for name in stack.names], dtype, device), bias)
+            parts = [weights.tensor(name) for name in stack.names]
+            narrow = None if dequantize else four_bit(parts, device)
+            if narrow is not None:
+                return FourBit(narrow, bias, operators.int4_matmul, self._products)
+            return self._linear(stacked(parts, dtype, device), bias)
 
         def norm(name: str) -> Tensor:
             return vector(weights.tensor(name).values() + config.norm_offset, device)
@@ -130,6 +136,7 @@ class DeviceDecoder:
         self.layers = [layer(index) for index in range(config.layers)]
         self.norm = norm("norm")
         self.head = self._linear(self.embed, None) if config.tie_embeddings else linear(Stack(("head",)))
+        self._products.take(device)
 
         def activation(rows: int, width: int) -> Tensor:
             return torch.zeros((rows, width), dtype=dtype, device=device)

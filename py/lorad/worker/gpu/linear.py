@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -9,6 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lorad.kernels.int4.kernel import workspace_shape
+from lorad.kernels.int4.pack import GGUF_KINDS, from_gguf
+from lorad.kernels.int4.tiles import FEW
+from lorad.kernels.int4.weight import HALF, UNIT, Int4Weight, stack
 from lorad.models.weights import RawTensor
 from lorad.worker.gpu.operators import Operator
 
@@ -49,6 +54,56 @@ class Fixed:
 
     def __call__(self, y: Tensor, x: Tensor) -> None:
         self._matmul(y, x, self.weight, self._bias)
+
+
+class FourBit:
+    """By our own kernel, from four bits; a row's bits don't depend on the rows beside it either."""
+
+    def __init__(self, weight: Int4Weight, bias: Tensor | None, matmul: Operator, space: Workspace) -> None:
+        self.weight = weight
+        self._bias = bias
+        self._matmul = matmul
+        self._space = space
+        self.bytes = weight.bytes
+        space.reserve(math.prod(workspace_shape(FEW, weight.outputs, weight.inputs)))
+
+    def __call__(self, y: Tensor, x: Tensor) -> None:
+        self._matmul(y, x, self.weight, self._bias, self._space.tensor)
+
+
+class Workspace:
+    """Memory that one product after the other uses, as much as the one that wants most."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.tensor = torch.empty(0)
+        """f32."""
+
+    def reserve(self, count: int) -> None:
+        """So many f32 will be wanted."""
+        self._count = max(self._count, count)
+
+    def take(self, device: torch.device) -> None:
+        """When all are known, and before graphs learn where it is."""
+        self.tensor = torch.empty(self._count, dtype=torch.float32, device=device)
+
+
+def four_bit(parts: Sequence[RawTensor], device: torch.device) -> Int4Weight | None:
+    """Matrices of one width as one, if all have four bits in the file."""
+    if any(part.kind not in GGUF_KINDS for part in parts):
+        return None
+    made = [from_gguf(part.kind, torch.from_numpy(np.array(part.raw))) for part in parts]
+    weight = stack(made)
+    return weight._replace(codes=weight.codes.to(device), scales=weight.scales.to(device))
+
+
+def held_bytes(part: RawTensor, size: int, *, dequantize: bool) -> int:
+    """Bytes that a matrix takes of the device at most; `size`: of an activation."""
+    numbers = math.prod(part.shape)
+    if dequantize or part.kind not in GGUF_KINDS:
+        return numbers * size
+    units = -(-part.cols // UNIT)
+    return part.rows * units * HALF + part.rows * -(-part.cols // HALF) * 8
 
 
 def stacked(parts: Sequence[RawTensor], dtype: torch.dtype, device: torch.device) -> Tensor:

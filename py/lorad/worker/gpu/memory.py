@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -29,14 +28,23 @@ class Memory(NamedTuple):
 
     @classmethod
     def of(
-        cls, model: ModelConfig, limits: Limits, dtype: torch.dtype, *, rank_max: int, runs: int, graphs: int
+        cls,
+        model: ModelConfig,
+        limits: Limits,
+        dtype: torch.dtype,
+        weights: int,
+        *,
+        rank_max: int,
+        runs: int,
+        graphs: int,
     ) -> Memory:
-        """`model` and `limits` of one rank; `rank_max`: of any adapter; `runs`: of the device table."""
+        """`model`, `limits` and bytes of `weights` of one rank; `rank_max`: of any adapter; `runs`: of the device
+        table."""
         size = dtype.itemsize
         spaces = Workspaces(model, limits, rank_max, torch.device("meta"))
         spans = model.layers * len(model.adaptable())
         return cls(
-            weights=sum(map(math.prod, model.shapes().values())) * size,
+            weights=weights,
             pages=limits.pages * limits.page_bytes,
             activations=(limits.tokens * token_width(model) + limits.rows * row_width(model)) * size,
             workspaces=spaces.bytes,

@@ -22,6 +22,7 @@ class Operators(NamedTuple):
     gate_mul: Operator
     matmul: Operator
     """Of fixed order, for `--deterministic`; torch's otherwise."""
+    int4_matmul: Operator
     sample: Operator
 
 
@@ -29,6 +30,7 @@ def triton_operators() -> Operators:
     """The Triton kernels. Imports Triton."""
     from lorad.kernels.attention.kernel import attention, attention_decode
     from lorad.kernels.gate_mul.kernel import gate_mul
+    from lorad.kernels.int4.kernel import int4_matmul
     from lorad.kernels.lora.kernel import lora, lora_embed
     from lorad.kernels.matmul.kernel import matmul
     from lorad.kernels.rms_norm.kernel import add_rms_norm, rms_norm
@@ -45,5 +47,6 @@ def triton_operators() -> Operators:
         add_rms_norm=add_rms_norm,
         gate_mul=gate_mul,
         matmul=matmul,
+        int4_matmul=int4_matmul,
         sample=sample,
     )
