@@ -20,9 +20,17 @@ GIB = 1 << 30
 
 @contextmanager
 def engine_8b(
-    scene: Scene, *, rank: int, adapters: int, pool_bytes: int, dry_pool_bytes: int = 1 << 19, **options: Any
+    scene: Scene,
+    *,
+    rank: int,
+    adapters: int,
+    pool_bytes: int,
+    dry_pool_bytes: int = 1 << 19,
+    four_bit: bool = False,
+    **options: Any,
 ) -> Iterator[Engine]:
-    """An engine with adapters `a0`, `a1`, … of one rank on all linear modules. A dry run has a tiny base."""
+    """An engine with adapters `a0`, `a1`, … of one rank on all linear modules. A dry run has a tiny base. `four_bit`:
+    the base's layers are quantised."""
     base = TINY if scene.dry else LLAMA_3_8B
     sizes = {
         "max_num_seqs": 64,
@@ -37,7 +45,8 @@ def engine_8b(
             "max_model_len": 64,
             "kv_cache_memory_bytes": dry_pool_bytes,
         }
-    engine = scene.engine(SyntheticWeights(base, scene.device), enable_prefix_caching=False, **sizes, **options)
+    weights = SyntheticWeights(base, scene.device, four_bit=four_bit)
+    engine = scene.engine(weights, enable_prefix_caching=False, **sizes, **options)
     with TemporaryDirectory() as folder:
         for number in range(adapters):
             path = Path(folder) / f"a{number}"

@@ -32,7 +32,7 @@ SECTIONS = {
     "model": 60,
     "capture": 60,
     "tax": 90,
-    "int4": 10,
+    "int4": 90,
     "peers": 90,
     "cold": 60,
 }

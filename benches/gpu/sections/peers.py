@@ -138,7 +138,7 @@ def _site(
     for slot in range(len(ranks)):
         rows = np.flatnonzero(owner == slot)
         tiles += tiles_of(slot, int(rows[0]), len(rows))
-    work = [part.to(scene.device) for part in work_list(rng, tiles, 4)]
+    work = [part.to(scene.device) for part in work_list(tiles, 4)]
     there = Table(*(part.to(scene.device) for part in table.table[:4]), table.table.modules)
     random = torch.Generator().manual_seed(0)
     x, y = (torch.randn(tokens, wide, generator=random).bfloat16().to(scene.device) for wide in (inputs, sum(widths)))

@@ -31,7 +31,7 @@ def run(scene: Scene, report: Report) -> None:
             step = spread(found)
             said = f"{rows / step.median:.0f} tok/s, {step.median * 1e3:.2f} ms a step"
             report.tells(f"{rows} rows, {side}", rows / step.median, said)
-            reads = _reads(engine, rows * (prompt + steps // 2), 0 if side == "base" else min(rows, ADAPTERS))
+            reads = reads_of(engine, rows * (prompt + steps // 2), 0 if side == "base" else min(rows, ADAPTERS), RANK)
             share = reads.bytes / rate / step.median
             report.tells(
                 f"{rows} rows, {side}: of what its bytes allow",
@@ -43,11 +43,11 @@ def run(scene: Scene, report: Report) -> None:
         report.figure("G1: of the base's rate that adapters leave", kept.median, said, least=KEPT_LEAST)
 
 
-def _reads(engine: Engine, tokens: int, adapters: int) -> Reads:
-    """Bytes of a decode step whose rows have so many tokens in all, on so many adapters."""
+def reads_of(engine: Engine, tokens: int, adapters: int, rank: int) -> Reads:
+    """Bytes of a decode step whose rows have so many tokens in all, on so many adapters of one rank."""
     worker: Any = engine.worker
     config = worker.model.config
     embedding = worker.model.embed.nbytes  # of it a step reads the rows of its tokens alone
     ranks = sum(module.in_features + module.out_features for module in config.modules()) * config.layers
     kv = tokens * config.layers * 2 * config.kv_heads * config.head_dim * 2
-    return Reads(worker.model.bytes - embedding, adapters * ranks * RANK * 2, kv)
+    return Reads(worker.model.bytes - embedding, adapters * ranks * rank * 2, kv)

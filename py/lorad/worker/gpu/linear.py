@@ -92,9 +92,7 @@ def four_bit(parts: Sequence[RawTensor], device: torch.device) -> Int4Weight | N
     """Matrices of one width as one, if all have four bits in the file."""
     if any(part.kind not in GGUF_KINDS for part in parts):
         return None
-    made = [from_gguf(part.kind, torch.from_numpy(np.array(part.raw))) for part in parts]
-    weight = stack(made)
-    return weight._replace(codes=weight.codes.to(device), scales=weight.scales.to(device))
+    return stack([from_gguf(part.kind, torch.from_numpy(np.array(part.raw)).to(device)) for part in parts])
 
 
 def held_bytes(part: RawTensor, size: int, *, dequantize: bool) -> int:
