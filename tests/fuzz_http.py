@@ -157,12 +157,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=2000, help="requests of each route, right ones and wrong ones")
     parser.add_argument("--minutes", type=float, default=0, help="further rounds until then")
+    parser.add_argument("--seeded", action="store_true", help="the same requests each time")
     arguments = parser.parse_args()
     ends = time.monotonic() + 60 * arguments.minutes
     statuses: Counter[int] = Counter()
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as address:
         while True:
-            statuses += fuzz(address, examples=arguments.examples, seeded=False)
+            statuses += fuzz(address, examples=arguments.examples, seeded=arguments.seeded)
             told = f"{statuses.total()} requests: {dict(sorted(statuses.items()))}"
             print(told, flush=True)  # noqa: T201
             if time.monotonic() >= ends:
