@@ -127,7 +127,7 @@ def test_4_4_and_4_5_every_row_is_as_it_is_alone(
 
 
 def test_4_6_registered_adapters_take_turns(base: Path, adapters: dict[str, Path], engine: Engine) -> None:
-    """More of them than there is room for; a pinned one stays."""
+    """More of them than there is room for in a step, each three times."""
     asked = [ask(engine, model, turn) for turn in range(3) for model in adapters]
     finish(engine)
     assert right(base, adapters, *asked)
