@@ -18,4 +18,4 @@ def finish(engine: Engine) -> None:
     """Steps until nothing is left of any request."""
     while engine.step():
         assert engine.core.check() is None
-    assert not engine.worker.prompt_scores
+    assert not engine.worker.sampler.prompt_scores

@@ -217,7 +217,7 @@ class Engine:
                 fresh=sampling.prompt_logprobs >= 0,
             )
         self._sampling[request.id] = sampling
-        self.worker.expect(request.id, sampling, prompt, matcher)
+        self.worker.sampler.expect(request.id, sampling, prompt, matcher)
 
     def add(
         self,
@@ -359,8 +359,8 @@ class Engine:
 
     def _end(self, request: int, reason: str, tokens: list[messages.Token]) -> messages.Finished:
         self._sampling.pop(request, None)
-        grammar_error = self.worker.forget(request)
-        scores, stop_token = self.worker.prompt_scores.take(request), None
+        grammar_error = self.worker.sampler.forget(request)
+        scores, stop_token = self.worker.sampler.prompt_scores.take(request), None
         if reason == "stop":
             # The core tells of the stop token too; it isn't part of the answer.
             for index in range(len(tokens) - 1, -1, -1):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lorad.adapters.image import AdapterImage
 from lorad.config import EngineConfig
 from lorad.engine.messages import Sampling
@@ -15,12 +12,10 @@ from lorad.errors import InvalidRequest, LoradError
 from lorad.lazy import torch
 from lorad.models.weights import Weights
 from lorad.worker.limits import Limits
-from lorad.worker.masks import Matcher
 from lorad.worker.ops import PageGeometry
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Plan
-from lorad.worker.prompt_scores import PromptScores
-from lorad.worker.sampler import Samples
+from lorad.worker.sampler import Sampler, Samples
 
 
 class Model(Protocol):
@@ -38,7 +33,7 @@ class AnyWorker(Protocol):
     geometry: PageGeometry
     limits: Limits
     page_ins: PageIns
-    prompt_scores: PromptScores
+    sampler: Sampler
 
     @property
     def lost(self) -> LoradError | None:
@@ -52,10 +47,6 @@ class AnyWorker(Protocol):
     def drop_adapter(self, adapter: int) -> None: ...
     def finished_page_ins(self) -> list[PageIn]: ...
     def wait_for_page_ins(self) -> None: ...
-    def expect(
-        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
-    ) -> None: ...
-    def forget(self, request: int) -> str: ...
     def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None: ...
     def run(self, plan: Plan) -> Samples: ...
     def use_idle(self) -> bool: ...

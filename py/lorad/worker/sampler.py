@@ -13,6 +13,7 @@ from lorad.worker.edits import LogitEdits, StepEdits
 from lorad.worker.lines import SamplingLines
 from lorad.worker.masks import Masks, Matcher, StepMasks
 from lorad.worker.plan import Ints
+from lorad.worker.prompt_scores import PromptScores
 
 F32 = NDArray[np.float32]
 Kept = TypeVar("Kept")
@@ -81,9 +82,14 @@ class Sampler:
         self._matchers: dict[int, Matcher] = {}
         """By request, of those whose answers follow a grammar."""
         self._masks = Masks(rows_max, vocab, threads)
+        self.prompt_scores = PromptScores(rows_max)
 
-    def expect(self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None) -> None:
+    def expect(
+        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
+    ) -> None:
         """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
+        if sampling.prompt_logprobs >= 0:
+            self.prompt_scores.expect(request, prompt, sampling.prompt_logprobs)
         if LogitEdits.wanted(sampling):
             self._edits[request] = LogitEdits(sampling, prompt, self._vocab)
         if matcher is not None:

@@ -18,11 +18,9 @@ from lorad.models.operators import Operators
 from lorad.models.products import matrix_kinds
 from lorad.models.weights import Weights
 from lorad.worker.limits import Limits
-from lorad.worker.masks import Matcher
 from lorad.worker.ops import Ops, PageGeometry, StepArrays
 from lorad.worker.page_ins import ArenaCopy, PageIn, PageIns
 from lorad.worker.plan import Plan
-from lorad.worker.prompt_scores import PromptScores
 from lorad.worker.sampler import Sampler, Samples
 from lorad.worker.threads import start_computing
 from lorad.worker.touch import TouchAhead
@@ -66,7 +64,6 @@ class Worker:
         self.table = _core.AdapterTable(limits.slots, limits.page_bytes, model.layers, len(model.adaptable()))
         self.page_ins = PageIns(ArenaCopy(self.arena, self.image), on_page_in)
         self.sampler = Sampler(limits.rows, model.vocab, threads)
-        self.prompt_scores = PromptScores(limits.rows)
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)
         on_progress("weights", 0, 0)
@@ -125,20 +122,6 @@ class Worker:
         """For those of a plan without rows, if they're as short as the core takes them for: others run beside steps."""
         self.page_ins.wait(2e-6 * PAGE_IN_FIRST_US)
 
-    # requests
-
-    def expect(
-        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
-    ) -> None:
-        """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
-        self.sampler.expect(request, sampling, prompt, matcher)
-        if sampling.prompt_logprobs >= 0:
-            self.prompt_scores.expect(request, prompt, sampling.prompt_logprobs)
-
-    def forget(self, request: int) -> str:
-        """The request has ended. Gives what its grammar failed at, or ""."""
-        return self.sampler.forget(request)
-
     # a step
 
     def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None:
@@ -174,8 +157,9 @@ class Worker:
         finally:
             draw.settle()
         samples = self.sampler.finish(draw, logits, step.token_pos[step.sample_token])
-        if self.prompt_scores:  # after all else: what is sampled isn't kept waiting for, and has other logits' place
-            self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self.model.logits_of)
+        # After all else: what is sampled isn't kept waiting for, and has other logits' place.
+        if self.sampler.prompt_scores:
+            self.sampler.prompt_scores.look(step, self.sampler.request_of(step.token_line), self.model.logits_of)
         return samples
 
     def use_idle(self) -> bool:

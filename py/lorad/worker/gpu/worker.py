@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lorad.adapters.image import AdapterImage
@@ -30,11 +29,9 @@ from lorad.worker.gpu.runs import Chunks, chunks_of, runs_for
 from lorad.worker.gpu.sampling import DeviceSampling
 from lorad.worker.gpu.table import SlotTable
 from lorad.worker.limits import Limits
-from lorad.worker.masks import Matcher
 from lorad.worker.ops import F32, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
-from lorad.worker.prompt_scores import PromptScores
 from lorad.worker.sampler import Sampler, Samples
 
 PAGE_INS_MAX = 4
@@ -117,7 +114,6 @@ class GpuWorker:
         self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device)
         self.sampler = Sampler(limits.rows, model.vocab, 1)
         self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample)
-        self.prompt_scores = PromptScores(limits.rows)
         self._modules = len(modules)
         self._adapters: dict[int, Registered] = {}
         on_progress("weights", 0, 0)
@@ -192,20 +188,6 @@ class GpuWorker:
         """For those of a plan without rows, if they're as short as the core takes them for: others run beside steps."""
         self.page_ins.wait(2e-6 * PAGE_IN_FIRST_US)
 
-    # requests
-
-    def expect(
-        self, request: int, sampling: Sampling, prompt: NDArray[np.uint32], matcher: Matcher | None = None
-    ) -> None:
-        """Keeps what outlasts a line of a request that was queued, until it's forgotten."""
-        self.sampler.expect(request, sampling, prompt, matcher)
-        if sampling.prompt_logprobs >= 0:
-            self.prompt_scores.expect(request, prompt, sampling.prompt_logprobs)
-
-    def forget(self, request: int) -> str:
-        """The request has ended. Gives what its grammar failed at, or ""."""
-        return self.sampler.forget(request)
-
     # a step
 
     def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None:
@@ -248,8 +230,8 @@ class GpuWorker:
                 )
         finally:
             draw.settle()
-        if self.prompt_scores:
-            self.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
+        if self.sampler.prompt_scores:
+            self.sampler.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
         return Samples(tokens, found)
 
     def follow(self, plan: Plan) -> None:
