@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,16 @@ import torch
 
 import interpreted  # noqa: F401 - before Triton
 from gpu_engine import gpu_engine
+from lorad.config import EngineConfig
 from lorad.errors import InvalidRequest
 from lorad.worker.gpu.memory import Memory
 from lorad.worker.gpu.worker import GpuWorker
-from tiny import FAMILIES, make_tiny
+from lorad.worker.limits import Limits
+from lorad.worker.ops import PageGeometry
+from tiny import FAMILIES, WIDE, make_tiny, make_tiny_gguf
+
+sys.path.append(str(Path(__file__).parents[1] / "benches" / "gpu"))
+from synthetic import LLAMA_3_8B, SyntheticWeights
 
 PARTS = Memory(weights=100, pages=50, activations=5, workspaces=3, table=2, graphs=0)
 
@@ -54,37 +60,28 @@ def test_a_model_that_is_too_large_is_refused_by_what_else_can_be_done() -> None
         PARTS.check(110)
 
 
-def test_an_eight_billion_model_on_one_gpu() -> None:
-    """Llama 3.1 8B's shape in bf16: 16.06 GB, as its files have."""
-    from lorad.config import EngineConfig
-    from lorad.models.config import ModelConfig
-    from lorad.worker.limits import Limits
-    from lorad.worker.ops import PageGeometry
+def test_a_base_of_four_bits(tmp_path: Path) -> None:
+    """Codes and scales, of which some are f16, and what its products pass sums in."""
+    base = make_tiny_gguf(make_tiny(tmp_path / "tiny", **WIDE), tmp_path / "tiny.gguf", "Q4_0")
+    engine = gpu_engine(base, {}, graphs=False, max_num_seqs=5, max_num_batched_tokens=40)
+    worker = engine.worker
+    assert isinstance(worker, GpuWorker)
+    assert worker.memory.workspaces == worker.model.workspace_bytes
+    assert worker.model.bytes <= worker.memory.weights < 1.4 * worker.model.bytes
+    engine.close()
 
-    model = ModelConfig(
-        architecture="llama",
-        layers=32,
-        hidden=4096,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        intermediate=14336,
-        vocab=128256,
-        norm_eps=1e-5,
-        rope_theta=5e5,
-        rope_scaling=None,
-        tie_embeddings=False,
-        context_length=131072,
-        bos_ids=(),
-        eos_ids=(),
-        name="8b",
-    )
+
+@pytest.mark.parametrize("four_bit", [False, True])
+def test_an_eight_billion_model_on_one_gpu(four_bit: bool) -> None:
+    """Llama 3.1 8B's shape: in bf16 16.06 GB, as its files have."""
+    weights = SyntheticWeights(LLAMA_3_8B, torch.device("cpu"), four_bit=four_bit)
     config = EngineConfig(model="x", kv_cache_memory_bytes=40 << 30, max_num_seqs=64, max_num_batched_tokens=2048)
-    limits = Limits.of(config, model, PageGeometry.of(model, 16, "bf16").page_bytes)
-    weights = 2 * sum(math.prod(shape) for shape in model.shapes().values())
-    memory = Memory.of(model, limits, torch.bfloat16, weights, rank_max=64, runs=1 << 20, graphs=1 << 29)
-    assert limits.page_bytes == 2 << 20 and weights == 2 * 8_030_261_248
+    limits = Limits.of(config, LLAMA_3_8B, PageGeometry.of(LLAMA_3_8B, 16, "bf16").page_bytes)
+    asked = {"dequantize": False, "rank_max": 64, "runs": 1 << 20, "graphs": 1 << 29}
+    memory = Memory.of(weights, limits, torch.bfloat16, **asked)
+    assert limits.page_bytes == 2 << 20
+    assert 6e9 < memory.weights < 8e9 if four_bit else memory.weights == 2 * 8_030_261_248
     assert memory.activations + memory.workspaces < 1 << 30
     memory.check(80 << 30)
     with pytest.raises(InvalidRequest, match="kv_cache_memory_bytes: at most"):
-        memory.check(48 << 30)
+        memory.check((40 << 30) + memory.weights)

@@ -166,7 +166,7 @@ class DeviceDecoder:
     @property
     def workspace_bytes(self) -> int:
         """Bytes that kernels pass partial sums in."""
-        return self._space.bytes
+        return self._space.bytes + self._products.tensor.nbytes
 
     def forward(self, shape: Shape) -> Tensor:
         """Starts a step; its logits [samples, vocab] are those of the rows to sample, in plan order."""

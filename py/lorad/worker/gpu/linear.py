@@ -65,7 +65,7 @@ class FourBit:
         self._matmul = matmul
         self._space = space
         self.bytes = weight.bytes
-        space.reserve(math.prod(workspace_shape(FEW, weight.outputs, weight.inputs)))
+        space.reserve(workspace_count(weight.outputs, weight.inputs))
 
     def __call__(self, y: Tensor, x: Tensor) -> None:
         self._matmul(y, x, self.weight, self._bias, self._space.tensor)
@@ -102,6 +102,18 @@ def held_bytes(part: RawTensor, size: int, *, dequantize: bool) -> int:
         return numbers * size
     units = -(-part.cols // UNIT)
     return part.rows * units * HALF + part.rows * -(-part.cols // HALF) * 8
+
+
+def workspace_count(outputs: int, inputs: int) -> int:
+    """Numbers of f32 that a product with a matrix of four bits passes partial sums in."""
+    return math.prod(workspace_shape(FEW, outputs, inputs))
+
+
+def product_bytes(parts: Sequence[RawTensor], *, dequantize: bool) -> int:
+    """Bytes of workspace that the product with matrices of one width takes."""
+    if dequantize or any(part.kind not in GGUF_KINDS for part in parts):
+        return 0
+    return 4 * workspace_count(sum(part.rows for part in parts), parts[0].cols)
 
 
 def stacked(parts: Sequence[RawTensor], dtype: torch.dtype, device: torch.device) -> Tensor:

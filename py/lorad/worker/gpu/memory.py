@@ -8,6 +8,9 @@ import torch
 
 from lorad.errors import InvalidRequest
 from lorad.models.config import ModelConfig
+from lorad.models.products import layer_stacks
+from lorad.models.weights import Tensors
+from lorad.worker.gpu.linear import held_bytes, product_bytes
 from lorad.worker.gpu.workspaces import Workspaces
 from lorad.worker.limits import Limits
 
@@ -29,25 +32,31 @@ class Memory(NamedTuple):
     @classmethod
     def of(
         cls,
-        model: ModelConfig,
+        weights: Tensors,
         limits: Limits,
         dtype: torch.dtype,
-        weights: int,
         *,
+        dequantize: bool,
         rank_max: int,
         runs: int,
         graphs: int,
     ) -> Memory:
-        """`model`, `limits` and bytes of `weights` of one rank; `rank_max`: of any adapter; `runs`: of the device
-        table."""
-        size = dtype.itemsize
-        spaces = Workspaces(model, limits, rank_max, torch.device("meta"))
+        """`weights` and `limits` of one rank; `rank_max`: of any adapter; `runs`: of the device table."""
+        model, size = weights.config, dtype.itemsize
         spans = model.layers * len(model.adaptable())
+        tensors = {name: weights.tensor(name) for name in model.shapes()}
+        products = max(
+            product_bytes([tensors[name] for name in stack.names], dequantize=dequantize)
+            for layer in range(model.layers)
+            for stack in layer_stacks(layer)
+        )
         return cls(
-            weights=weights,
+            weights=sum(
+                held_bytes(tensor, size, dequantize=dequantize or name == "embed") for name, tensor in tensors.items()
+            ),
             pages=limits.pages * limits.page_bytes,
             activations=(limits.tokens * token_width(model) + limits.rows * row_width(model)) * size,
-            workspaces=spaces.bytes,
+            workspaces=Workspaces(model, limits, rank_max, torch.device("meta")).bytes + products,
             table=limits.slots * (spans * SPAN_BYTES + TAG_BYTES) + runs * RUN_BYTES,
             graphs=graphs,
         )

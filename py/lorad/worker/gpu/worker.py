@@ -20,7 +20,6 @@ from lorad.worker.gpu.capture import Capture
 from lorad.worker.gpu.collective import Alone, Collective
 from lorad.worker.gpu.decoder import DeviceDecoder, Shape
 from lorad.worker.gpu.graphs import Graphs, Key
-from lorad.worker.gpu.linear import held_bytes
 from lorad.worker.gpu.memory import Memory
 from lorad.worker.gpu.operators import Operators
 from lorad.worker.gpu.others import Nobody, Others
@@ -86,11 +85,15 @@ class GpuWorker:
         whole = all(wide % 4 == 0 for module in modules for wide in module[1:])
         runs = runs_for(limits.slots, places, limits.pages, rank_max=config.max_lora_rank, whole_lines=whole)
         graphs = 0 if capture is None else GRAPH_BYTES_MAX
-        held = sum(
-            held_bytes(weights.tensor(name), dtype.itemsize, dequantize=config.dequantize or name == "embed")
-            for name in model.shapes()
+        self.memory = Memory.of(
+            weights,
+            limits,
+            dtype,
+            dequantize=config.dequantize,
+            rank_max=config.max_lora_rank,
+            runs=runs,
+            graphs=graphs,
         )
-        self.memory = Memory.of(model, limits, dtype, held, rank_max=config.max_lora_rank, runs=runs, graphs=graphs)
         if device.type == "cuda":
             self.memory.check(torch.cuda.mem_get_info(device)[0])
 
