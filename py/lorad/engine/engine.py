@@ -368,12 +368,11 @@ class Engine:
                     stop_token = tokens.pop(index)
                     break
         error = None
-        if reason not in ("stop", "length", "aborted"):
-            code, why = reason, FAILURES.get(reason, "the request failed")
-            if grammar_error and reason == "failed_row":
-                code = "failed_grammar"
-                why = f"the answer could not follow its grammar any further: {grammar_error[:300]}"
-            error = messages.Failure("EngineFailure", code, why)
+        if reason == "failed_row" and grammar_error:
+            why = f"the answer could not follow its grammar any further: {grammar_error[:300]}"
+            error = messages.Failure("InvalidRequest", "failed_grammar", why)  # the engine is well: it's the grammar
+        elif reason not in ("stop", "length", "aborted"):
+            error = messages.Failure("EngineFailure", reason, FAILURES.get(reason, "the request failed"))
         told = self.core.explain(request)
         return messages.Finished(
             request,

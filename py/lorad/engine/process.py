@@ -54,7 +54,7 @@ from lorad.engine.messages import (
     ToEngine,
     ToFront,
 )
-from lorad.errors import EngineFailure, LoradError
+from lorad.errors import EngineFailure, InvalidRequest, LoradError
 from lorad.observe.logs import configure
 
 log = logging.getLogger("lorad.engine")
@@ -292,7 +292,7 @@ class Loop:
         except Exception:
             # Whatever a grammar provokes is its request's failure, never the engine's.
             log.exception("a grammar of request %d failed", requests[0].id)
-            compiled = Compiled(requests, none, EngineFailure("the grammar could not be read", code="failed_grammar"))
+            compiled = Compiled(requests, none, InvalidRequest("the grammar could not be read", code="failed_grammar"))
         self._inbox.put(compiled)
 
     def _combine(self, call: int, terms: list[Term]) -> None:

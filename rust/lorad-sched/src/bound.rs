@@ -18,8 +18,8 @@
 //!   loads     page_ins_max page-ins of the largest adapter, one after the other
 //! ```
 //!
-//! Where lines are reserved and several tenants are present, the prompts of those that aren't light have a quarter of these tokens
-//! (`share.rs`), and light ones' requests come in during a turn, at most `rows_reserved`: prompts are divided by that quarter, and
+//! Where lines are reserved and several tenants are present, the prompts of those that aren't light have a third of these tokens
+//! (`share.rs`), and light ones' requests come in during a turn, at most `rows_reserved`: prompts are divided by that third, and
 //! the steps count twice, for the rows that run when the turn begins and for those let in.
 //!
 //! Where a slot or a place may be lacking (`slots_max` ≤ `rows_max` + `page_ins_max` + 1, `adapters_step_max` < `rows_max`, or pins), the

@@ -5,10 +5,10 @@
 //! its part of them and has hardly been served more than the least served. While several tenants are present
 //!
 //! - light ones' prompts come first, and in a step that has one nobody else's prompt is computed: the step is shorter;
-//! - the others' prompts have a quarter of a step's tokens, so that no step that a light one meets is long.
+//! - the others' prompts have a third of a step's tokens, so that no step that a light one meets is long.
 //!
 //! Rows that decode have their token in each step, whose they are makes no difference. While a group is urgent, and its turn
-//! ends when the others' prompts are computed, these keep their quarter also beside a light one's prompt, and only
+//! ends when the others' prompts are computed, these keep their third also beside a light one's prompt, and only
 //! `rows_reserved` requests of light ones come in during a turn: the bound counts on it.
 
 use crate::config::Config;
@@ -19,7 +19,7 @@ use crate::policy::Order;
 const PRESENT_US: u64 = 10_000_000;
 
 /// Part of the tokens that decoding leaves which the prompts of tenants that aren't light may have.
-const OTHERS_PART: u32 = 4;
+const OTHERS_PART: u32 = 3;
 
 /// Tokens of the step being made that may still be given.
 #[derive(Clone, Copy, Debug)]
