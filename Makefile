@@ -31,8 +31,16 @@ test-rust: toolchain
 	cargo test --workspace --exclude lorad-py --locked
 	cargo test -p lorad-sched --bench step --locked # each bench once, so that none rots
 
+# Interpreted kernels keep one core busy: two files at a time. The others have threads and servers of their own.
+INTERPRETED := $(wildcard tests/test_triton_*.py tests/test_gpu_*.py)
+
 test-python: $(VENV)/.built $(VENV)/.dev $(TOOLS)/triton-3.9.0
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(INTERPRETED)
+	$(BIN)/python -m pytest $(INTERPRETED:%=--ignore=%)
+endif
 
 # Beside the environment: torch pins a version of it of its own.
 $(TOOLS)/triton-%: | $(VENV)/.built
