@@ -27,7 +27,6 @@ mod check;
 pub mod clock;
 mod error;
 pub mod faults;
-pub mod fixed;
 pub mod load;
 mod measure;
 pub mod model;

@@ -1,7 +1,7 @@
 //! Which adapter a request asks for: Zipf's law over ranks, and ranks that drift.
 
-use crate::fixed;
 use crate::random::Random;
+use lorad_blocks::fixed;
 
 /// Draws ranks: rank k (from 1) with a weight of 1 / k^s.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! A seeded stream of numbers, and draws from distributions by whole-number arithmetic.
 
-use crate::fixed;
+use lorad_blocks::fixed;
 
 /// A stream of numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
