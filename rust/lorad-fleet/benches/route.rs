@@ -14,7 +14,7 @@ fn fleet(policy: Policy) -> Fleet {
     for key in 0..REPLICAS {
         let replica = fleet.add_replica(key, 1);
         let tiers = (0..ADAPTERS)
-            .filter(|number| (*number as u64 * 7 + key) % 16 == 0)
+            .filter(|number| (*number as u64 * 7 + key).is_multiple_of(16))
             .filter_map(|number| Some((fleet.adapter(number)?, Tier::Hot)))
             .collect();
         let inventory = Inventory {
