@@ -13,7 +13,8 @@ pub struct Cost {
     pub load: u64,
     /// What isn't known: the estimate's drift since the replica was heard of, and the time that its failures lose.
     pub risk: u64,
-    /// A load away from the adapter's homes takes room from adapters that live there: they are loaded again.
+    /// A load away from the adapter's homes takes room from adapters that live there: they are loaded again
+    /// ([`crate::Settings::away_loads`]).
     pub displaced: u64,
 }
 

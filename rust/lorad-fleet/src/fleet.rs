@@ -275,7 +275,7 @@ impl Fleet {
             prefix: replica.token_ns.saturating_mul(missing.into()) / 1000,
             load,
             risk: replica.risk_us(now, epoch, self.settings.retry_us),
-            displaced: if is_new && !is_home { load } else { 0 },
+            displaced: if is_new && !is_home { load.saturating_mul(self.settings.away_loads) } else { 0 },
         };
         Some(Candidate { replica: ReplicaIndex(index as u32), is_home, cost })
     }

@@ -13,6 +13,9 @@ pub struct Settings {
     pub half_life_us: u64,
     /// What a failed request loses until it's sent elsewhere, µs: the risk of a replica that fails.
     pub retry_us: u64,
+    /// What a load away from an adapter's homes costs beside the wait for it, in loads: of whoever is driven out, and of its next
+    /// requests there. More: fewer loads and longer queues before an adapter spills over.
+    pub away_loads: u64,
     /// An adapter gets another home when one home would carry more than this part of what a replica should, in thousandths.
     pub spread_milli: u64,
     /// A replica may carry so much more than its part, in thousandths, before adapters are given to others.
@@ -37,6 +40,7 @@ impl Default for Settings {
             silent_us: 3_000_000,
             half_life_us: 300_000_000,
             retry_us: 1_000_000,
+            away_loads: 1,
             spread_milli: 250,
             slack_milli: 250,
             hysteresis_milli: 100,

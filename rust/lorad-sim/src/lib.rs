@@ -27,6 +27,7 @@ mod check;
 pub mod clock;
 mod error;
 pub mod faults;
+pub mod fleet;
 pub mod load;
 mod measure;
 pub mod model;

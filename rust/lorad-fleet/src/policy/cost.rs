@@ -1,5 +1,5 @@
-//! The least sum of queue, missing prefix, load and risk. Away from home a load counts twice: so an adapter spills over when its
-//! homes' queues are longer than that, and not before.
+//! The least sum of queue, missing prefix, load and risk. Away from home a load costs more than the wait for it: so an adapter
+//! spills over when its homes' queues are longer than that, and not before.
 
 use crate::cost::Candidate;
 

@@ -1,0 +1,151 @@
+//! Runs a fleet: the real router and placement, replicas of whole numbers.
+
+use lorad_fleet::{
+    Adapter, AdapterIndex, Fleet, FleetError, Inventory, LoadTime, LoadTimes, ReplicaIndex, Request,
+    Settings, Tier,
+};
+
+use super::replica::Fifo;
+use super::scenario::{FleetReport, FleetScenario, Routing};
+use crate::popularity::Popularity;
+use crate::random::{mix, Random};
+
+/// Streams of the scenario's seed.
+const ARRIVALS: u64 = 1;
+const ADAPTERS: u64 = 2;
+/// A name's hash, so that which replica an adapter falls on changes with the seed.
+const NAMES: u64 = 3;
+
+/// Simulates a fleet. Fails where the router does: without replicas.
+pub fn run(scenario: &FleetScenario) -> Result<FleetReport, FleetError> {
+    let mut world = World::new(scenario)?;
+    let mut gaps = Random::fork(scenario.seed, ARRIVALS);
+    let mut draws = Random::fork(scenario.seed, ADAPTERS);
+    let mut popularity =
+        Popularity::new((0..scenario.adapters as u32).collect(), scenario.zipf_milli, scenario.drift_us);
+    let mut now = 0;
+    for _ in 0..scenario.requests {
+        now += gaps.exponential(scenario.gap_us);
+        if let Some(adapter) = popularity.draw(now, &mut draws) {
+            world.ask(adapter as usize, now)?;
+        }
+    }
+    Ok(world.report())
+}
+
+struct World<'a> {
+    scenario: &'a FleetScenario,
+    fleet: Fleet,
+    adapters: Vec<AdapterIndex>,
+    indices: Vec<ReplicaIndex>,
+    replicas: Vec<Fifo>,
+    /// Inventories that each has published.
+    published: Vec<u64>,
+    balanced_at: u64,
+    report: FleetReport,
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a FleetScenario) -> Result<Self, FleetError> {
+        let mut settings = Settings { policy: scenario.routing.policy(), ..Settings::default() };
+        if let Routing::Cost { away_loads, .. } = scenario.routing {
+            settings.away_loads = away_loads;
+        }
+        let mut fleet = Fleet::new(settings);
+        let mut names = Random::fork(scenario.seed, NAMES);
+        let indices: Vec<ReplicaIndex> =
+            (0..scenario.replicas).map(|_| fleet.add_replica(names.bits(), 1)).collect();
+        fleet.add_adapters((0..scenario.adapters).map(|_| Adapter { key: names.bits(), kib: scenario.kib }));
+        let mut world = Self {
+            scenario,
+            adapters: (0..scenario.adapters).filter_map(|number| fleet.adapter(number)).collect(),
+            fleet,
+            indices,
+            replicas: vec![Fifo::new(scenario.room); scenario.replicas],
+            published: vec![0; scenario.replicas],
+            balanced_at: 0,
+            report: FleetReport::default(),
+        };
+        if let Routing::Assigned { everywhere } = scenario.routing {
+            world.assign(everywhere)?;
+        }
+        for replica in 0..scenario.replicas {
+            world.publish(replica, 0, None)?;
+        }
+        Ok(world)
+    }
+
+    /// The most popular adapters are everywhere, each other has the replica that its hash says.
+    fn assign(&mut self, everywhere: usize) -> Result<(), FleetError> {
+        for (number, &adapter) in self.adapters.iter().enumerate() {
+            if number < everywhere {
+                self.fleet.set_homes(adapter, &self.indices)?;
+                for replica in &mut self.replicas {
+                    replica.hold(number);
+                }
+                self.report.preloads += self.replicas.len() as u64;
+            } else {
+                let hash = mix(self.scenario.seed ^ mix(number as u64 + 1));
+                let home = self.indices[(hash % self.indices.len() as u64) as usize];
+                self.fleet.set_homes(adapter, &[home])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says how a replica stands; `changes`: adapters that came or went, None for all.
+    fn publish(&mut self, replica: usize, now: u64, changes: Option<&[usize]>) -> Result<(), FleetError> {
+        let load = LoadTime { us: self.scenario.load_us, ns_kib: 0 };
+        let held = &self.replicas[replica];
+        let tier =
+            |number: usize| (self.adapters[number], if held.holds(number) { Tier::Hot } else { Tier::Warm });
+        let tiers = match changes {
+            Some(changes) => changes.iter().map(|&number| tier(number)).collect(),
+            None => (0..self.adapters.len()).map(tier).collect(),
+        };
+        let inventory = Inventory {
+            number: self.published[replica] + 1,
+            base: changes.map(|_| self.published[replica]),
+            seen: u64::MAX,
+            queue_us: held.queue_us(now),
+            token_ns: 0,
+            adapter_kib_max: self.scenario.kib.saturating_mul(self.scenario.room as u64),
+            draining: false,
+            loads: LoadTimes { warm: load, cold: load, absent: load },
+            tiers,
+        };
+        self.published[replica] += 1;
+        self.fleet.publish(self.indices[replica], now, &inventory)
+    }
+
+    fn ask(&mut self, number: usize, now: u64) -> Result<(), FleetError> {
+        for replica in 0..self.replicas.len() {
+            self.publish(replica, now, Some(&[]))?; // the queues are shorter by the time that has passed
+        }
+        if let Routing::Cost { rebalance_us, moves_max, .. } = self.scenario.routing {
+            if now - self.balanced_at >= rebalance_us {
+                self.balanced_at = now;
+                self.report.moves += self.fleet.rebalance(now, moves_max).len() as u64;
+            }
+        }
+        let request = Request { adapter: Some(self.adapters[number]), tokens: 1, blocks: &[] };
+        let chosen = self.fleet.route(&request, now)?.replica.number();
+        let replica = &mut self.replicas[chosen];
+        let is_cold = !replica.holds(number);
+        let gone = replica.hold(number);
+        let load = if is_cold { self.scenario.load_us } else { 0 };
+        let ttft = replica.serve(now, load + self.scenario.prefill_us);
+        self.report.cold_loads += u64::from(is_cold);
+        self.report.late += u64::from(ttft > self.scenario.late_us);
+        self.report.ttft_us.push(ttft);
+        let changes: Vec<usize> = gone.into_iter().chain([number]).collect();
+        self.publish(chosen, now, Some(&changes))
+    }
+
+    fn report(mut self) -> FleetReport {
+        self.report.kib_max =
+            self.replicas.iter().map(|one| one.held_max as u64 * self.scenario.kib).collect();
+        self.report.served = self.replicas.iter().map(|one| one.served).collect();
+        self.report
+    }
+}
