@@ -215,6 +215,9 @@ def simulate(
 ) -> dict[str, Any]:
     """lorad.simulate.Report. Frees the interpreter lock; signals are heard about every 50 ms."""
 
+def simulate_fleet(text: str) -> dict[str, Any]:
+    """lorad.simulate.fleet.FleetReport of a fleet's scenario, `key=value` pairs. Frees the interpreter lock."""
+
 # --- end of core ---
 
 # --- cpu: rust/lorad-py/src/cpu/ ---

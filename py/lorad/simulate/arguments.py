@@ -8,6 +8,7 @@ EPILOG = """\
   lorad simulate flood                                      one of the scenarios that ship with lorad
   lorad simulate my.txt --set rows_max=32 --set pages=4096  a file, with other limits
   lorad simulate zipf --compare all --sweep arrivals --seeds 3 --json out.json --plot out.svg
+  lorad simulate fleet --preset chapter --plot out.svg      many replicas behind the real router
   lorad simulate --random 20 --steps 10000                  random worlds, all faults on, checked after each step
 
 ends with 3 and the shortest script of the scheduler's calls when an invariant or a wait bound doesn't hold, with 1 when
@@ -32,7 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=V1,V2",
         help="each of these values (between ; where they have commas); arrivals alone: parts of the scenario's rate",
     )
-    add("--seeds", type=int, default=1, metavar="N", help="repeat over as many seeds: median and range")
+    add("--seeds", type=int, metavar="N", help="repeat over as many seeds: median and range; default 1, of a fleet 200")
+    add("--preset", default="", metavar="NAME", help="of a fleet: chapter")
+    add(
+        "--routing",
+        default="",
+        metavar="ROUTINGS",
+        help="of a fleet, beside each other: round-robin,least-queue,assigned:5,cost:1,cost:12",
+    )
     add("--jobs", type=int, metavar="N", help="runs at a time; default: as many as there are cores")
     add("--trace", default="", metavar="FILE", help="a simulator's trace instead of the scenarios' own")
     add(

@@ -15,7 +15,7 @@ from lorad.errors import InvalidRequest
 from lorad.models.fields import shown
 from lorad.named_file import read_text
 from lorad.output import write_bytes
-from lorad.simulate import plot, policy, stored, table
+from lorad.simulate import fleet_command, plot, policy, stored, table
 from lorad.simulate.broken import Broken
 from lorad.simulate.case import Case, cases, random_cases
 from lorad.simulate.run import OnProgress, Run, run
@@ -35,6 +35,9 @@ def simulate(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.plot:
         picture.check(Path(arguments.plot))
+    if arguments.scenarios[:1] == ["fleet"]:
+        with progress() as on_progress:
+            return fleet_command.simulate(arguments, console, on_progress)
     made = _cases(arguments)
     watch = _watch(arguments.watch)
     trace = _read(arguments.trace) if arguments.trace else None
@@ -111,13 +114,22 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
             message = "random: worlds are drawn from their seed; no scenario, set, sweep or compare beside it"
             raise InvalidRequest(message, code="option_form", param="random")
         return random_cases(arguments.random, arguments.steps, first=arguments.first)
+    for name in ("preset", "routing"):
+        if getattr(arguments, name):
+            message = f"{name}: of a fleet only: lorad simulate fleet --{name} …"
+            raise InvalidRequest(message, code="option_form", param=name)
     if not arguments.scenarios:
         known = ", ".join(_core.SCENARIOS)
         raise InvalidRequest(f"scenario: a file, or one of {known}", code="option_form", param="scenario")
     changes = dict(_pair(given, "set") for given in arguments.set)
     scenarios = [Scenario.named(name).changed(changes) for name in arguments.scenarios]
     names = policy.parse(arguments.compare) if arguments.compare else []
-    return cases(scenarios, policies=names, sweep=_sweep(arguments.sweep), seeds=arguments.seeds)
+    return cases(
+        scenarios,
+        policies=names,
+        sweep=_sweep(arguments.sweep),
+        seeds=1 if arguments.seeds is None else arguments.seeds,
+    )
 
 
 def _sweep(given: Sequence[str]) -> dict[str, list[str]]:

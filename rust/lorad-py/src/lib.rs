@@ -5,6 +5,7 @@ mod core;
 mod costs;
 mod cpu;
 mod events;
+mod fleet;
 mod simulation;
 mod snapshot;
 mod trace;
@@ -19,6 +20,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cpu::register(module)?;
     trace::register(module)?;
     simulation::register(module)?;
+    fleet::register(module)?;
     snapshot::register(module)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The simulator for Python: `scenario`, `simulate`, `ScenarioError`, `PromiseBroken`.
 
-mod errors;
+pub mod errors;
 mod look;
 mod report;
 

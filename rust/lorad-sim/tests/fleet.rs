@@ -53,7 +53,7 @@ fn a_load_alone_is_no_reason_to_be_late() {
         let calm = FleetScenario { gap_us: 1_000_000_000, ..FleetScenario::chapter(routing, 3) };
         let report = run(&calm).unwrap();
         let (cold, warm) = (450_000, 400_000);
-        assert_eq!(report.late, 0, "{}", routing.name());
+        assert_eq!(report.late, 0, "{}", routing);
         assert_eq!(report.ttft_us.iter().filter(|&&ttft| ttft == cold).count() as u64, report.cold_loads);
         assert!(report.ttft_us.iter().all(|ttft| [cold, warm].contains(ttft)));
     }
@@ -64,7 +64,7 @@ fn every_request_is_served_once() {
     for routing in [Routing::RoundRobin, Routing::LeastQueue, ASSIGNED, COST] {
         for seed in 0..5 {
             let report = chapter(routing, seed);
-            assert_eq!(report.served.iter().sum::<u64>(), 1000, "{}", routing.name());
+            assert_eq!(report.served.iter().sum::<u64>(), 1000, "{}", routing);
             assert_eq!(report.ttft_us.len(), 1000);
             assert!(report.ttft_us.iter().all(|&ttft| ttft >= 400_000));
             assert_eq!(report, chapter(routing, seed), "the same seed is the same run");
@@ -101,4 +101,25 @@ fn room_for_few_makes_loads_come_again() {
 fn no_replicas_is_refused() {
     let none = FleetScenario { replicas: 0, ..FleetScenario::chapter(Routing::RoundRobin, 1) };
     assert_eq!(run(&none).unwrap_err().code(), "no_replica");
+}
+
+#[test]
+fn scenarios_are_read_and_refused_by_key_and_value() {
+    let read = FleetScenario::parse("replicas=4 room=9 # few\nrouting=cost:3 seed=7").unwrap();
+    let cost = Routing::Cost { rebalance_us: 5_000_000, moves_max: 8, away_loads: 3 };
+    assert_eq!(read, FleetScenario { replicas: 4, room: 9, ..FleetScenario::chapter(cost, 7) });
+    for routing in ["round-robin", "least-queue", "assigned:7", "cost:2:1000:3"] {
+        assert_eq!(Routing::parse(routing).unwrap().to_string(), routing);
+    }
+    for (text, message) in [
+        ("replicas=0", "line 1: replicas=0: 1 to 10000"),
+        ("\nspeed=1", "line 2: unknown key speed"),
+        ("routing=cost:1:2:3:4", "routing=cost:1:2:3:4: round-robin, least-queue"),
+        ("routing=round-robin:1", "routing=round-robin:1: round-robin"),
+        ("gap_us=1.5", "gap_us=1.5: 1 to"),
+        ("oops", "unknown word oops"),
+    ] {
+        let refused = FleetScenario::parse(text).unwrap_err().to_string();
+        assert!(refused.contains(message), "{refused}");
+    }
 }

@@ -1,6 +1,16 @@
 //! A fleet of replicas that serve one prompt at a time, and what is asked of it.
 
+use std::fmt;
+
 use lorad_fleet::Policy;
+
+use crate::error::SimError;
+use crate::text::Line;
+
+/// More than these would only take long.
+const COUNT_MAX: usize = 10_000_000;
+const ROUTINGS: &str =
+    "round-robin, least-queue, assigned[:everywhere] or cost[:away_loads[:rebalance_us[:moves_max]]]";
 
 /// How requests are sent and where adapters live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +47,35 @@ impl Routing {
         }
     }
 
-    /// A stable name.
-    pub fn name(&self) -> &'static str {
+    /// Reads what [`fmt::Display`] writes; numbers may be left out from the right.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let name = parts.next()?;
+        let numbers: Vec<u64> = parts.map(|part| part.parse().ok()).collect::<Option<_>>()?;
+        let number = |index: usize, usual: u64| numbers.get(index).copied().unwrap_or(usual);
+        let (routing, most) = match name {
+            "round-robin" => (Routing::RoundRobin, 0),
+            "least-queue" => (Routing::LeastQueue, 0),
+            "assigned" => (Routing::Assigned { everywhere: number(0, 5) as usize }, 1),
+            "cost" => {
+                let (away_loads, rebalance_us) = (number(0, 1), number(1, 5_000_000));
+                (Routing::Cost { rebalance_us, moves_max: number(2, 8) as usize, away_loads }, 3)
+            }
+            _ => return None,
+        };
+        (numbers.len() <= most).then_some(routing)
+    }
+}
+
+impl fmt::Display for Routing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Routing::RoundRobin => "round-robin",
-            Routing::LeastQueue => "least-queue",
-            Routing::Assigned { .. } => "assigned",
-            Routing::Cost { .. } => "cost",
+            Routing::RoundRobin => write!(f, "round-robin"),
+            Routing::LeastQueue => write!(f, "least-queue"),
+            Routing::Assigned { everywhere } => write!(f, "assigned:{everywhere}"),
+            Routing::Cost { rebalance_us, moves_max, away_loads } => {
+                write!(f, "cost:{away_loads}:{rebalance_us}:{moves_max}")
+            }
         }
     }
 }
@@ -98,6 +130,58 @@ impl FleetScenario {
             room: 0,
             routing,
         }
+    }
+}
+
+impl FleetScenario {
+    /// Reads `key=value` pairs, the fields' names; what isn't named is as in [`FleetScenario::chapter`]. A later pair wins. Refuses
+    /// unknown keys, values that don't fit, and fleets without replicas or adapters.
+    pub fn parse(text: &str) -> Result<Self, SimError> {
+        let mut scenario = Self::chapter(Routing::RoundRobin, 0);
+        for mut line in Line::all(text) {
+            while let Some((key, value)) = line.pair() {
+                scenario.set(&line, key, value)?;
+            }
+            line.end()?;
+        }
+        Ok(scenario)
+    }
+
+    fn set(&mut self, line: &Line<'_>, key: &str, value: &str) -> Result<(), SimError> {
+        let number = |least: u64, most: u64| {
+            let fits = |number: &u64| (least..=most).contains(number);
+            value.parse().ok().filter(fits).ok_or_else(|| SimError::Value {
+                line: line.place(),
+                field: key.to_string(),
+                value: value.to_string(),
+                wants: format!("{least} to {most}"),
+            })
+        };
+        let count = |most: usize| number(1, most as u64).map(|count| count as usize);
+        match key {
+            "seed" => self.seed = number(0, u64::MAX)?,
+            "replicas" => self.replicas = count(10_000)?,
+            "adapters" => self.adapters = count(1_000_000)?,
+            "zipf_milli" => self.zipf_milli = number(0, 10_000)?,
+            "drift_us" => self.drift_us = number(0, u64::MAX)?,
+            "requests" => self.requests = count(COUNT_MAX)?,
+            "gap_us" => self.gap_us = number(1, 1 << 40)?,
+            "kib" => self.kib = number(1, 1 << 40)?,
+            "load_us" => self.load_us = number(0, 1 << 40)?,
+            "prefill_us" => self.prefill_us = number(1, 1 << 40)?,
+            "late_us" => self.late_us = number(0, u64::MAX)?,
+            "room" => self.room = number(0, 1_000_000)? as usize,
+            "routing" => {
+                self.routing = Routing::parse(value).ok_or_else(|| SimError::Value {
+                    line: line.place(),
+                    field: key.to_string(),
+                    value: value.to_string(),
+                    wants: ROUTINGS.to_string(),
+                })?;
+            }
+            _ => return Err(SimError::Unknown { line: line.place(), field: key.to_string() }),
+        }
+        Ok(())
     }
 }
 
