@@ -14,6 +14,8 @@ from lorad.errors import ModelRejected
 from lorad.models.config import BIASED, ModelConfig
 from lorad.models.fields import shown
 from lorad.models.files import file_digest
+from lorad.models.grouped import PARTS, GroupedTensor, Part
+from lorad.models.grouped_config import grouped_format
 from lorad.models.hf_config import config_from_hf
 from lorad.models.safetensors_file import FLOATS, Entry, read_header
 from lorad.models.weights import Place, RawTensor, check_names, check_shape
@@ -45,6 +47,9 @@ class SafetensorsWeights:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         raw = _json(self._path / "config.json")
+        older = self._path / "quantize_config.json"
+        grouped = grouped_format(raw, _json(older) if older.is_file() else {})
+        raw.pop("quantization_config", None)
         config = config_from_hf(raw, str(raw.get("_name_or_path") or "") or self._path.resolve().name)
         self._files = [self._path / name for name in _files(self._path)]
         self._places: dict[str, tuple[Path, NDArray[np.uint8], Entry]] = {}
@@ -58,8 +63,14 @@ class SafetensorsWeights:
                     code="model_tensor_unknown",
                 )
             del self._places["head"]
-        check_names(config, self._places)
+        parts = {} if grouped is None else self._take_parts(config)
+        check_names(config, [*self._places, *parts])
+        self._grouped = {
+            name: GroupedTensor(name, grouped, config.shapes()[name], found) for name, found in parts.items() if grouped
+        }
         for name, shape in config.shapes().items():
+            if name in self._grouped:
+                continue
             entry = self._places[name][2]
             check_shape(name, entry.shape, shape)
             if entry.dtype not in FLOATS:
@@ -85,19 +96,35 @@ class SafetensorsWeights:
         return state.hexdigest()
 
     def tensor(self, name: str) -> RawTensor:
-        """The tensor with this canonical name, a view of the mapped file."""
+        """The tensor with this canonical name, a view of the mapped file; of a grouped one a copy, as blocks."""
+        if name in self._grouped:
+            return self._grouped[name].raw()
         entry = self._places[name][2]
         rows = entry.shape[0] if len(entry.shape) == 2 else 1
         return RawTensor(entry.dtype, self._bytes(name).reshape(rows, -1), entry.shape)
 
     def place(self, name: str) -> Place:
-        """Where the tensor with this canonical name lies in the folder."""
+        """Where the tensor with this canonical name lies in the folder. Grouped ones lie in parts, in no one place."""
+        if name in self._grouped:
+            raise ModelRejected(f"tensor {name} lies in parts: it can't be rewritten in place", code="model_feature")
         file, _, entry = self._places[name]
         return Place(file, entry.begin, None)
 
     def _bytes(self, name: str) -> NDArray[np.uint8]:
         _, data, entry = self._places[name]
         return data[entry.begin : entry.end]
+
+    def _take_parts(self, config: ModelConfig) -> dict[str, dict[str, Part]]:
+        """The parts of grouped weights, by the weights' names. Those of no matrix of the model stay where they are."""
+        matrices = {name for name, shape in config.shapes().items() if len(shape) == 2}
+        found: dict[str, dict[str, Part]] = {}
+        for key in list(self._places):
+            name, _, part = key.rpartition(".")
+            if part not in PARTS or name not in matrices:
+                continue
+            data = self._bytes(key)
+            found.setdefault(name, {})[part] = Part(self._places.pop(key)[2], data)
+        return found
 
     def _add(self, file: Path, in_layer: dict[str, str]) -> None:
         try:
@@ -153,6 +180,10 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _canonical(key: str, in_layer: dict[str, str]) -> str:
+    prefix, _, part = key.rpartition(".")
+    if part in PARTS:
+        name = _canonical(f"{prefix}.weight", in_layer)
+        return key if name == f"{prefix}.weight" else f"{name}.{part}"
     if key in _PLAIN:
         return _PLAIN[key]
     parts = key.split(".")
