@@ -2,14 +2,14 @@
 
 A group's columns become blocks of 32. Where every zero is 8, as with GPTQ's symmetric weights, that is Q4_0, which
 holds them exactly if scales are f16. Else it's Q4_1, whose minimum −scale · zero is rounded to f16: by 2⁻¹¹ of
-itself, so no weight is off by more than 1/128 of the step between two codes (zeros are 16 at most). Columns in an
-order of their own (`desc_act`) have no blocks: such a weight is kept as f16.
+itself, so no weight is off by more than 1/128 of the step between two codes (zeros are 16 at most); what would be is
+refused. Columns in an order of their own (`desc_act`) have no blocks: such a weight is kept as f16.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from lorad.models.weights import RawTensor, check_shape
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Column, of eight neighbours, of each half byte of a word, from the lowest."""
+STEP_PART = 128
+"""No weight is off by more than this part of the step between two codes."""
 U8 = NDArray[np.uint8]
 F16 = NDArray[np.float16]
 
@@ -76,11 +78,13 @@ class GroupedTensor:
         order = self._order()
         if order is not None:
             values = scales.astype(np.float32)[order].T * (codes.astype(np.int32) - zeros[order].T)
-            return RawTensor("F16", np.ascontiguousarray(values.astype(np.float16)).view(np.uint8), self._shape)
+            narrow = self._narrow(values, scales.astype(np.float32)[order].T / STEP_PART)
+            return RawTensor("F16", np.ascontiguousarray(narrow).view(np.uint8), self._shape)
         steps = scales.T
         if (zeros == 8).all():
             return RawTensor("Q4_0", self._blocks(codes, [steps]), self._shape)
-        minima = (-steps.astype(np.float32) * zeros.T).astype(np.float16)
+        wide = steps.astype(np.float32)
+        minima = self._narrow(-wide * zeros.T, wide / STEP_PART)
         return RawTensor("Q4_1", self._blocks(codes, [steps, minima]), self._shape)
 
     def _blocks(self, codes: U8, heads: list[F16]) -> U8:
@@ -111,20 +115,26 @@ class GroupedTensor:
             values = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         else:
             values = data.view(np.float16 if entry.dtype == "F16" else np.float32).astype(np.float32)
-        with np.errstate(over="ignore"):
+        return self._narrow(values, values * 2.0**-11).reshape(entry.shape)
+
+    def _narrow(self, values: NDArray[np.float32], off: NDArray[np.floating[Any]]) -> F16:
+        """As f16. Refuses values that f16 is further from than `off`, of the same shape, and what is no number."""
+        with np.errstate(over="ignore", invalid="ignore"):
             narrow = values.astype(np.float16)
-        if not np.isfinite(narrow).all() or ((narrow == 0) & (values != 0)).any():
-            raise ModelRejected(f"tensor {self._name}.scales has values that f16 can't hold", code="model_tensor_value")
-        return narrow.reshape(entry.shape)
+            near = np.abs(narrow.astype(np.float32) - values) <= np.abs(off)
+        if not near.all():
+            message = f"tensor {self._name}.scales has values that f16 can't hold: {values[~near][0]:g}"
+            raise ModelRejected(message, code="model_tensor_value")
+        return narrow
 
     def _order(self) -> NDArray[np.int32] | None:
         """The group of each column, None if they are one after the other."""
         if "g_idx" not in self._parts:
             return None
         found = self._integers("g_idx")
-        if found.min() < 0 or found.max() >= self._groups:
+        if (unknown := found[(found < 0) | (found >= self._groups)]).size:
             raise ModelRejected(
-                f"tensor {self._name}.g_idx names group {found.max()} of {self._groups}", code="model_tensor_value"
+                f"tensor {self._name}.g_idx names group {unknown[0]} of {self._groups}", code="model_tensor_value"
             )
         return None if np.array_equal(found, np.arange(len(found)) // self._group) else found
 

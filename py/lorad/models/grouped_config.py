@@ -24,7 +24,7 @@ class GroupedFormat(NamedTuple):
     """What files have zeros less than they are: 1 in GPTQ's first version, else 0."""
 
 
-def grouped_format(config: Mapping[str, Any], beside: Mapping[str, Any]) -> GroupedFormat | None:
+def grouped_format(config: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> GroupedFormat | None:
     """None where weights aren't quantised. `beside`: of older GPTQ folders, quantize_config.json.
 
     Refuses what isn't four bits by GPTQ or by AWQ's GEMM version (`model_feature`, names field and value).

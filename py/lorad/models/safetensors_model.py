@@ -39,6 +39,10 @@ _DERIVED = ".rotary_emb.inv_freq"
 JSON_BYTES_MAX = 64 << 20
 """Of a config or an index, which names every tensor."""
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_CONFIGS = ("config.json", "quantize_config.json")
+"""The second one is older GPTQ folders'."""
+_OLDER = "gptq_model-*.safetensors"
+"""What these call their one file."""
 
 
 class SafetensorsWeights:
@@ -46,9 +50,9 @@ class SafetensorsWeights:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        raw = _json(self._path / "config.json")
-        older = self._path / "quantize_config.json"
-        grouped = grouped_format(raw, _json(older) if older.is_file() else {})
+        raw = _json(self._path / _CONFIGS[0])
+        self._configs = [file for name in _CONFIGS if (file := self._path / name).is_file()]
+        grouped = grouped_format(raw, *(_json(file) for file in self._configs[1:]))
         raw.pop("quantization_config", None)
         config = config_from_hf(raw, str(raw.get("_name_or_path") or "") or self._path.resolve().name)
         self._files = [self._path / name for name in _files(self._path)]
@@ -89,9 +93,9 @@ class SafetensorsWeights:
 
     @cached_property
     def digest(self) -> str:
-        """sha256 over the digests of config.json and of each weights file, by name."""
+        """sha256 over the digests of the configs and of each weights file, by name."""
         state = hashlib.sha256()
-        for file in sorted([self._path / "config.json", *self._files]):
+        for file in sorted([*self._configs, *self._files]):
             state.update(f"{file_digest(file)}  {file.name}\n".encode())
         return state.hexdigest()
 
@@ -114,14 +118,24 @@ class SafetensorsWeights:
         _, data, entry = self._places[name]
         return data[entry.begin : entry.end]
 
+    def _floats(self, key: str) -> NDArray[np.float32]:
+        entry = self._places[key][2]
+        if entry.dtype not in FLOATS:
+            raise ModelRejected(f"tensor {key} of type {entry.dtype} can't be read", code="model_tensor_type")
+        return RawTensor(entry.dtype, self._bytes(key).reshape(1, -1), entry.shape).values()
+
     def _take_parts(self, config: ModelConfig) -> dict[str, dict[str, Part]]:
         """The parts of grouped weights, by the weights' names. Those of no matrix of the model stay where they are."""
         matrices = {name for name, shape in config.shapes().items() if len(shape) == 2}
         found: dict[str, dict[str, Part]] = {}
         for key in list(self._places):
             name, _, part = key.rpartition(".")
+            if part == "bias" and key not in config.shapes() and not self._floats(key).any():
+                del self._places[key]  # GPTQ's writers give every matrix one, of zeros
             if part not in PARTS or name not in matrices:
                 continue
+            if name in self._places:
+                raise ModelRejected(f"{name} is there as a weight and in four bits", code="model_tensor_unknown")
             data = self._bytes(key)
             found.setdefault(name, {})[part] = Part(self._places.pop(key)[2], data)
         return found
@@ -151,6 +165,8 @@ def _files(folder: Path) -> list[str]:
     """The names of the weights files, as transformers finds them."""
     if (folder / _SINGLE).is_file():
         return [_SINGLE]
+    if len(older := [file.name for file in folder.glob(_OLDER)]) == 1:
+        return older
     if not (folder / _INDEX).is_file():
         others = sorted(file.name for pattern in ("*.bin", "*.pth", "*.pt") for file in folder.glob(pattern))
         found = f"; {others[0]} is a pickle, which can run code: convert it to safetensors" if others else ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from lorad.errors import InvalidRequest
@@ -44,7 +46,8 @@ class Memory(NamedTuple):
         """`weights` and `limits` of one rank; `rank_max`: of any adapter; `runs`: of the device table."""
         model, size = weights.config, dtype.itemsize
         spans = model.layers * len(model.adaptable())
-        tensors = {name: weights.tensor(name) for name in model.shapes()}
+        # Without their bytes: those of repacked tensors are copies, which would add up to a second model.
+        tensors = {name: replace(weights.tensor(name), raw=np.empty((0, 0), np.uint8)) for name in model.shapes()}
         products = max(
             product_bytes([tensors[name] for name in stack.names], dequantize=dequantize)
             for layer in range(model.layers)
