@@ -50,7 +50,7 @@ $(TOOLS)/triton-%: | $(VENV)/.built
 kernels: $(VENV)/.dev $(TOOLS)/triton-3.6.0 $(TOOLS)/triton-3.9.0 ## the Triton kernels on both versions: interpreted, and compiled for three generations of GPUs
 	for version in 3.6.0 3.9.0; do \
 		export LORAD_TRITON=$$version; \
-		$(BIN)/python -m pytest tests/test_triton_*.py tests/test_gpu_engine.py $(ARGS) && \
+		OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/test_triton_*.py tests/test_gpu_engine.py $(ARGS) && \
 		$(BIN)/python tests/compile_kernels.py || exit 1; \
 	done
 

@@ -1,7 +1,8 @@
 """What Triton's interpreter does otherwise than a GPU, put right. Imported after `interpreted`.
 
-It keeps bfloat16 as bits: casts to it cut instead of rounding, dots multiply the bits as numbers. That of 3.6 can't
-take a loop's bounds from memory, as newer NumPy makes no numbers of arrays with one element.
+It keeps bfloat16 as bits: casts to it cut instead of rounding, dots multiply the bits as numbers. Its dots are BLAS',
+which rounds rows at a tile's edge otherwise than those inside on some CPUs; on a GPU all rows of a tile are alike. That
+of 3.6 can't take a loop's bounds from memory, as newer NumPy makes no numbers of arrays with one element.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ def _widened(value: Any) -> Any:
     return TensorHandle((value.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
 
-def _create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-    return _dot(self, _widened(a), _widened(b), *rest)
+def _create_dot(self: Any, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+    a, b = _widened(a), _widened(b)
+    if {a.data.dtype, b.data.dtype} <= {np.dtype(np.float16), np.dtype(np.float32)}:
+        # Sums in f64, rounded once: they don't depend on a row's place in the tile.
+        product = np.matmul(a.data.astype(np.float64), b.data.astype(np.float64))
+        return TensorHandle(product.astype(d.data.dtype) + d.data, d.dtype.scalar)
+    return _dot(self, a, b, d, *rest)
 
 
 def _cast_impl(self: Any, value: Any, to: Any) -> Any:
