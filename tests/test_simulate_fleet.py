@@ -54,6 +54,27 @@ def test_a_run_is_the_same_for_the_same_seed() -> None:
     assert sum(one.served) == 1000 and len(one.kib_max) == 8
 
 
+def test_replicas_may_be_real_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    """A replica dies under load and comes back: what hadn't begun is sent elsewhere, and all is counted."""
+    down = "1:1000000:4000000"
+    flags = ["--set", "requests=800", "--set", f"down={down}", "--routing", "round-robin,cost", "--seeds", "3"]
+    assert main(["simulate", "fleet", "--preset", "cores", *flags, "--markdown"]) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert "sent again" in head and len(rows) == 2
+    one, other = (simulate_fleet(f"requests=800 down={down} routing=cost seed=5", cores=True) for _ in range(2))
+    assert one == other and len(one.served) == 8
+    assert sum(one.served) + one.lost == 800 and one.retried > 0
+    calm = simulate_fleet("requests=800 routing=cost seed=5", cores=True)
+    assert (calm.lost, calm.retried, sum(calm.served)) == (0, 0, 800)
+
+
+def test_arrivals_of_cores_are_swept(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--preset", "cores", "--set", "requests=100", "--sweep", "arrivals=poisson:8000,poisson:16000"]
+    assert main(["simulate", "fleet", *flags, "--routing", "cost", "--seeds", "1", "--markdown"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split("|")[2].strip() for row in rows] == ["poisson:8000", "poisson:16000"]
+
+
 def test_nobody_is_late_who_waits_for_nobody() -> None:
     (made,) = compare(CALM, ["round-robin"], None, 3, quiet)
     assert made.figures["late"].high == 0
@@ -63,8 +84,10 @@ def test_nobody_is_late_who_waits_for_nobody() -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "says"),
     [
-        (["--preset", "novel"], "option_form", "preset: one of chapter, got 'novel'"),
+        (["--preset", "novel"], "option_form", "preset: one of chapter, cores, got 'novel'"),
         (["--set", "replicas=0"], "scenario_value", "replicas=0: 1 to 10000"),
+        (["--preset", "cores", "--set", "down=8:1:2"], "scenario_value", "down=8:1:2: a replica from 0 to 7"),
+        (["--preset", "cores", "--set", "kib=1"], "scenario_key", "unknown key kib"),
         (["--set", "speed=1"], "scenario_key", "unknown key speed"),
         (["--routing", "fastest"], "scenario_value", "routing=fastest: round-robin"),
         (["--seeds", "0"], "option_range", "seeds: 1 to 100000, got 0"),

@@ -215,7 +215,7 @@ def simulate(
 ) -> dict[str, Any]:
     """lorad.simulate.Report. Frees the interpreter lock; signals are heard about every 50 ms."""
 
-def simulate_fleet(text: str) -> dict[str, Any]:
+def simulate_fleet(text: str, *, cores: bool = False) -> dict[str, Any]:
     """lorad.simulate.fleet.FleetReport of a fleet's scenario, `key=value` pairs. Frees the interpreter lock."""
 
 # --- end of core ---

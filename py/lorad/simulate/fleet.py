@@ -1,4 +1,4 @@
-"""A simulated fleet: the real router and placement over replicas that serve one prompt at a time."""
+"""A simulated fleet: the real router and placement over replicas that serve one prompt at a time, or over real cores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from lorad import _core
 from lorad.bench.figures import rank
 from lorad.errors import InvalidRequest
 
-PRESETS = {"chapter": ""}
-"""Pairs that differ from the core's own, which are the chapter's exercise: see docs/fleet.md."""
+PRESETS = {"chapter": False, "cores": True}
+"""Whether a preset's replicas are real cores; the pairs are the Rust side's own. docs/fleet.md says what they stand for."""
 ROUTINGS = ("round-robin", "assigned:5", "cost:1", "cost:12")
 """What is compared unless somebody says what."""
-SEEDS = 200
+SEEDS, CORES_SEEDS = 200, 10
+"""Unless somebody says how many: of prompts one at a time, of real cores."""
 SEEDS_MAX = 100_000
 
 
@@ -30,6 +31,10 @@ class FleetReport(msgspec.Struct, frozen=True):
     """Requests whose first token came too late."""
     moves: int
     """Homes that adapters were given, or that were moved or taken away, after the first request."""
+    retried: int
+    """Sendings again, after a replica had died."""
+    lost: int
+    """Requests whose answer had begun when their replica died, that a core gave up, or that nobody took."""
     kib_max: list[int]
     """Of each replica: the most KiB of adapters that it held."""
     served: list[int]
@@ -60,9 +65,11 @@ FIGURES = {
     "preloads": FleetFigure("preloads", lambda one: one.preloads),
     "late": FleetFigure("late", lambda one: one.late),
     "mib_max": FleetFigure("most MiB on a replica", lambda one: max(one.kib_max) / 1024),
-    "ttft_p50_s": FleetFigure("TTFT p50, s", lambda one: one.ttft_p50_us / 1e6, ".2f"),
-    "ttft_p99_s": FleetFigure("TTFT p99, s", lambda one: one.ttft_p99_us / 1e6, ".2f"),
+    "ttft_p50_s": FleetFigure("TTFT p50, s", lambda one: one.ttft_p50_us / 1e6, ".3g"),
+    "ttft_p99_s": FleetFigure("TTFT p99, s", lambda one: one.ttft_p99_us / 1e6, ".3g"),
     "moves": FleetFigure("moves", lambda one: one.moves),
+    "retried": FleetFigure("sent again", lambda one: one.retried),
+    "lost": FleetFigure("lost", lambda one: one.lost),
 }
 
 
@@ -84,11 +91,11 @@ def summarise(routing: str, sweep: dict[str, str], reports: Sequence[FleetReport
     return FleetSummary(routing, sweep, len(reports), figures)
 
 
-def simulate_fleet(text: str) -> FleetReport:
-    """Runs one scenario of `key=value` pairs. Refuses unknown keys and values that don't fit (`scenario_key`,
-    `scenario_value`)."""
+def simulate_fleet(text: str, *, cores: bool = False) -> FleetReport:
+    """Runs one scenario of `key=value` pairs; `cores`: replicas are real cores. Refuses unknown keys and values that don't
+    fit (`scenario_key`, `scenario_value`)."""
     try:
-        return msgspec.convert(_core.simulate_fleet(text), FleetReport)
+        return msgspec.convert(_core.simulate_fleet(text, cores=cores), FleetReport)
     except _core.ScenarioError as error:
         raise InvalidRequest(f"fleet: {error}", code=error.code, param=error.field or "set") from None
 
@@ -99,6 +106,8 @@ def compare(
     sweep: tuple[str, Sequence[str]] | None,
     seeds: int,
     on_progress: Callable[[str, float, int], None],
+    *,
+    cores: bool = False,
 ) -> list[FleetSummary]:
     """Each routing at each value of the sweep, with the same seeds."""
     if not 1 <= seeds <= SEEDS_MAX:
@@ -110,7 +119,7 @@ def compare(
             swept = f" {key}={value}" if key else ""
             reports = []
             for seed in range(1, seeds + 1):
-                reports.append(simulate_fleet(f"{text}{swept} routing={routing} seed={seed}"))
+                reports.append(simulate_fleet(f"{text}{swept} routing={routing} seed={seed}", cores=cores))
                 done = len(made) + seed / seeds
                 on_progress(f"{routing}{swept}", done, len(values) * len(routings))
             made.append(summarise(routing, {key: value} if key else {}, reports))

@@ -15,7 +15,7 @@ from lorad import __version__
 from lorad.errors import InvalidRequest
 from lorad.output import write_bytes
 from lorad.picture import COLOURS, Spread, bar, line, write
-from lorad.simulate.fleet import FIGURES, PRESETS, ROUTINGS, SEEDS, FleetSummary, Interval, compare
+from lorad.simulate.fleet import CORES_SEEDS, FIGURES, PRESETS, ROUTINGS, SEEDS, FleetSummary, Interval, compare
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -37,9 +37,9 @@ def simulate(arguments: argparse.Namespace, console: Console, on_progress: Calla
         message = f"preset: one of {', '.join(PRESETS)}, got {preset!r}"
         raise InvalidRequest(message, code="option_form", param="preset")
     routings = [name for name in arguments.routing.split(",") if name] or list(ROUTINGS)
-    text = " ".join([PRESETS[preset], *arguments.set])
-    seeds = SEEDS if arguments.seeds is None else arguments.seeds
-    made = compare(text, routings, _sweep(arguments.sweep), seeds, on_progress)
+    cores = PRESETS[preset]
+    seeds = (CORES_SEEDS if cores else SEEDS) if arguments.seeds is None else arguments.seeds
+    made = compare(" ".join(arguments.set), routings, _sweep(arguments.sweep), seeds, on_progress, cores=cores)
     if arguments.json:
         file = {"form": 1, "lorad": __version__, "preset": preset, "set": arguments.set, "summaries": made}
         write_bytes(Path(arguments.json), msgspec.json.format(msgspec.json.encode(file)), "json")
@@ -65,7 +65,9 @@ def draw(made: Sequence[FleetSummary], path: Path) -> None:
             for index, routing in enumerate(routings):
                 series = [one for one in made if one.routing == routing]
                 if key:
-                    points = sorted((float(one.sweep[key]), _spread(one.figures[name])) for one in series)
+                    points = sorted(
+                        (float(one.sweep[key].rpartition(":")[2]), _spread(one.figures[name])) for one in series
+                    )
                     line(axes, index, routing, points)
                 else:
                     spread = _spread(series[0].figures[name])
@@ -96,7 +98,7 @@ def _sweep(given: Sequence[str]) -> tuple[str, list[str]] | None:
         return None
     key, _, values = given[0].partition("=")
     found = [value for value in values.split(",") if value]
-    if len(given) > 1 or not found or not all(value.isdecimal() for value in found):
+    if len(given) > 1 or not found or not all(value.rpartition(":")[2].isdecimal() for value in found):
         raise InvalidRequest(
             f"sweep: a fleet's wants one KEY=N1,N2, got {' '.join(given)!r}", code="option_form", param="sweep"
         )

@@ -7,7 +7,7 @@ use lorad_blocks::heat::{Epoch, Heat};
 use crate::adapter::{Adapter, AdapterIndex, Known};
 use crate::cost::{Candidate, Cost};
 use crate::error::FleetError;
-use crate::inventory::{Inventory, Tier};
+use crate::inventory::Inventory;
 use crate::prefix::PrefixIndex;
 use crate::replica::{Replica, ReplicaIndex, Sent};
 use crate::settings::Settings;
@@ -232,7 +232,8 @@ impl Fleet {
         if let Some(adapter) = request.adapter {
             self.adapters[adapter.number()].heat.touch(epoch);
         }
-        let sent = Sent { number: self.number, work_us: cost.prefix, adapter: request.adapter };
+        let load_us = self.load_us(replica, request.adapter, now).1;
+        let sent = Sent { number: self.number, work_us: cost.prefix, load_us, adapter: request.adapter };
         self.replicas[replica.number()].send(now, epoch, sent, &mut self.tiers);
         self.prefixes.note(request.blocks, replica);
         let runner_up = second.map(|(_, candidate)| candidate);
@@ -264,19 +265,22 @@ impl Fleet {
         let cached = self.matched[index].saturating_mul(self.settings.block_tokens);
         // the last token is always computed
         let missing = request.tokens.saturating_sub(cached).max(request.tokens.min(1));
-        let adapter =
-            request.adapter.map(|adapter| (adapter, self.tiers.get(adapter, ReplicaIndex(index as u32))));
-        let load = adapter
-            .map_or(0, |(adapter, tier)| replica.load_us(tier, self.adapters[adapter.number()].adapter.kib));
+        let (load, own) = self.load_us(ReplicaIndex(index as u32), request.adapter, now);
         let is_home = self.is_home[index];
-        let is_new = adapter.is_some_and(|(_, tier)| tier != Tier::Loading);
         let cost = Cost {
             queue: replica.queue_us(now),
             prefix: replica.token_ns.saturating_mul(missing.into()) / 1000,
             load,
             risk: replica.risk_us(now, epoch, self.settings.retry_us),
-            displaced: if is_new && !is_home { load.saturating_mul(self.settings.away_loads) } else { 0 },
+            displaced: if is_home { 0 } else { own.saturating_mul(self.settings.away_loads) },
         };
         Some(Candidate { replica: ReplicaIndex(index as u32), is_home, cost })
+    }
+
+    /// As [`Replica::load_us`], 0 for the base.
+    fn load_us(&self, replica: ReplicaIndex, adapter: Option<AdapterIndex>, now: u64) -> (u64, u64) {
+        let Some(adapter) = adapter else { return (0, 0) };
+        let kib = self.adapters[adapter.number()].adapter.kib;
+        self.replicas[replica.number()].load_us(self.tiers.get(adapter, replica), kib, now)
     }
 }

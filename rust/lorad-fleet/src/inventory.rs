@@ -81,6 +81,8 @@ pub struct Inventory {
     pub seen: u64,
     /// How long a request that came now would wait before its prompt is begun, µs.
     pub queue_us: u64,
+    /// How long a load that began now would wait for those before it, µs.
+    pub loads_wait_us: u64,
     /// A prompt's token takes so long, ns.
     pub token_ns: u64,
     /// Room for adapters that isn't KV's, KiB.

@@ -32,6 +32,8 @@ pub(crate) struct Sent {
     pub number: u64,
     /// Its part of the queue.
     pub work_us: u64,
+    /// The load that it needs, not the wait for others; 0: none, or one that was under way.
+    pub load_us: u64,
     pub adapter: Option<AdapterIndex>,
 }
 
@@ -54,6 +56,8 @@ pub(crate) struct Replica {
     failed: bool,
     /// When a request that comes now would be begun.
     free_at: u64,
+    /// When a load that begins now would be begun.
+    loads_free_at: u64,
     sent: VecDeque<Sent>,
     failures: Heat,
     requests: Heat,
@@ -76,6 +80,7 @@ impl Replica {
             heard: None,
             failed: false,
             free_at: 0,
+            loads_free_at: 0,
             sent: VecDeque::new(),
             failures: Heat::COLD,
             requests: Heat::COLD,
@@ -99,9 +104,15 @@ impl Replica {
         self.free_at.saturating_sub(now)
     }
 
-    /// How long a load of so many KiB takes from a tier, µs.
-    pub fn load_us(&self, tier: Tier, kib: u64) -> u64 {
-        self.loads.of(tier, kib)
+    /// How long it takes until an adapter of so many KiB is in pages, µs, and how much of it is its own load. One that is being
+    /// loaded is somewhere among those that others wait for: half of that, and half of its own.
+    pub fn load_us(&self, tier: Tier, kib: u64, now: u64) -> (u64, u64) {
+        let (own, wait) = (self.loads.of(tier, kib), self.loads_free_at.saturating_sub(now));
+        match tier {
+            Tier::Hot => (0, 0),
+            Tier::Loading => ((wait / 2).max(own), 0),
+            Tier::Warm | Tier::Cold | Tier::Absent => (wait.saturating_add(own), own),
+        }
     }
 
     /// What may be wrong with what is known of it, µs: the queue's drift since it was heard of, and the part of its requests
@@ -127,8 +138,10 @@ impl Replica {
         while self.sent.front().is_some_and(|sent| sent.number <= inventory.seen) {
             self.sent.pop_front();
         }
-        let unseen = self.sent.iter().fold(0u64, |sum, sent| sum.saturating_add(sent.work_us));
-        let free_at = now.saturating_add(inventory.queue_us).saturating_add(unseen);
+        let unseen = |of: fn(&Sent) -> u64| self.sent.iter().map(of).fold(0, u64::saturating_add);
+        let free_at = now.saturating_add(inventory.queue_us).saturating_add(unseen(|sent| sent.work_us));
+        let loads_wait_us = inventory.loads_wait_us.saturating_add(unseen(|sent| sent.load_us));
+        self.loads_free_at = now.saturating_add(loads_wait_us);
         if let Some(age) = self.heard.map(|heard| now.saturating_sub(heard)).filter(|&age| age > 0) {
             let wrong = u128::from(self.queue_us(now).abs_diff(free_at - now));
             let found = (wrong * u128::from(MILLION) / u128::from(age)).min(u128::from(MILLION)) as u64;
@@ -154,6 +167,7 @@ impl Replica {
     /// A request was sent to it.
     pub fn send(&mut self, now: u64, epoch: Epoch, sent: Sent, tiers: &mut Tiers) {
         self.free_at = self.free_at.max(now).saturating_add(sent.work_us);
+        self.loads_free_at = self.loads_free_at.max(now).saturating_add(sent.load_us);
         self.requests.touch(epoch);
         if let Some(adapter) = sent.adapter {
             self.expect(adapter, tiers);

@@ -80,12 +80,32 @@ fn requests_for_an_adapter_that_is_being_loaded_follow_it() {
     let (mut fleet, _, adapters) = fleet(Settings::default(), 8, 1);
     let first = fleet.route(&asks(adapters[0]), 0).unwrap();
     assert!(first.cost.load > 0);
-    let half = LoadTimes::default().warm.of(160 << 10) / 2;
     for now in 1..5 {
         let next = fleet.route(&asks(adapters[0]), now).unwrap();
         assert_eq!(next.replica, first.replica);
-        assert_eq!((next.cost.load, next.cost.displaced), (half, 0));
+        assert_eq!(
+            (next.cost.load, next.cost.displaced),
+            ((first.cost.load - now) / 2, 0),
+            "half of what is left"
+        );
     }
+}
+
+#[test]
+fn a_load_waits_for_those_before_it() {
+    let (mut fleet, replicas, adapters) = fleet(Settings::default(), 2, 3);
+    let of = |loads_wait_us| Inventory { number: 2, loads: loads(), loads_wait_us, ..idle() };
+    fleet.publish(replicas[0], 0, &of(120 * MS)).unwrap();
+    fleet.publish(replicas[1], 0, &of(0)).unwrap();
+    let candidates = fleet.candidates(&asks(adapters[0]), 20 * MS).unwrap();
+    let load = candidates.iter().map(|one| one.cost.load).collect::<Vec<_>>();
+    assert_eq!(load[0], load[1] + 100 * MS, "20 of 120 ms have passed");
+    // what was sent since counts until the replica says that it has seen it
+    for _ in 0..2 {
+        fleet.route(&asks(adapters[0]), 20 * MS).unwrap();
+    }
+    let later = fleet.candidates(&asks(adapters[1]), 20 * MS).unwrap();
+    assert_eq!(later[1].cost.load, 2 * load[1], "one load is under way, the second request follows it");
 }
 
 #[test]

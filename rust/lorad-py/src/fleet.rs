@@ -1,7 +1,7 @@
 //! The simulated fleet for Python: `simulate_fleet`.
 
-use lorad_sim::fleet::{run, FleetScenario};
-use pyo3::exceptions::PyValueError;
+use lorad_sim::fleet::{run, run_cores, CoresScenario, FleetScenario};
+use lorad_sim::SimError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -12,21 +12,34 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(simulate_fleet, module)?)
 }
 
-/// Runs a fleet's scenario, `key=value` pairs.
+/// Runs a fleet's scenario, `key=value` pairs; `cores`: its replicas are real cores.
 #[pyfunction]
-fn simulate_fleet<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyDict>> {
-    let scenario = FleetScenario::parse(text).map_err(|error| scenario_error(py, &error))?;
-    let report = py.detach(|| run(&scenario)).map_err(|error| PyValueError::new_err(error.to_string()))?;
+#[pyo3(signature = (text, *, cores = false))]
+fn simulate_fleet<'py>(py: Python<'py>, text: &str, cores: bool) -> PyResult<Bound<'py, PyDict>> {
+    let refused = |error: SimError| scenario_error(py, &error);
+    let (routing, report) = if cores {
+        let scenario = CoresScenario::parse(text).map_err(refused)?;
+        (scenario.routing, py.detach(|| run_cores(&scenario)).map_err(refused)?)
+    } else {
+        let scenario = FleetScenario::parse(text).map_err(refused)?;
+        let report = py.detach(|| run(&scenario));
+        (scenario.routing, report.map_err(|error| refused(error.into()))?)
+    };
     let dict = PyDict::new(py);
-    dict.set_item("routing", scenario.routing.to_string())?;
-    dict.set_item("cold_loads", report.cold_loads)?;
-    dict.set_item("preloads", report.preloads)?;
-    dict.set_item("late", report.late)?;
-    dict.set_item("moves", report.moves)?;
-    dict.set_item("kib_max", report.kib_max.clone())?;
-    dict.set_item("served", report.served.clone())?;
-    for (name, percent) in [("ttft_p50_us", 50), ("ttft_p99_us", 99)] {
-        dict.set_item(name, report.ttft_us(percent))?;
+    dict.set_item("routing", routing.to_string())?;
+    for (name, count) in [
+        ("cold_loads", report.cold_loads),
+        ("preloads", report.preloads),
+        ("late", report.late),
+        ("moves", report.moves),
+        ("retried", report.retried),
+        ("lost", report.cut + report.refused),
+        ("ttft_p50_us", report.ttft_us(50)),
+        ("ttft_p99_us", report.ttft_us(99)),
+    ] {
+        dict.set_item(name, count)?;
     }
+    dict.set_item("kib_max", report.kib_max)?;
+    dict.set_item("served", report.served)?;
     Ok(dict)
 }

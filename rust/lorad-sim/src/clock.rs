@@ -67,6 +67,11 @@ impl Channel {
         self.transfers.push_back(Transfer { adapter, done_us, fails });
     }
 
+    /// When all are done.
+    pub fn free_us(&self) -> u64 {
+        self.free_us
+    }
+
     /// When the next one is done.
     pub fn next_us(&self) -> Option<u64> {
         self.transfers.front().map(|transfer| transfer.done_us)

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use lorad_blocks::layout::LayoutError;
+use lorad_fleet::FleetError;
 use lorad_sched::ConfigError;
 
 /// Why there is no report.
@@ -46,6 +47,8 @@ pub enum SimError {
         /// The value given.
         value: u64,
     },
+    /// The router refuses a call.
+    Fleet(FleetError),
     /// A promise was broken while the scenario ran.
     Failed(Box<Failure>),
     /// There is nothing to shrink: the trace runs through.
@@ -63,6 +66,7 @@ impl fmt::Display for SimError {
                 write!(f, "line {line}: {field}={value}: {wants}")
             }
             SimError::TooLarge { field, limit, value } => write!(f, "{field} = {value}: at most {limit}"),
+            SimError::Fleet(error) => write!(f, "{error}"),
             SimError::Failed(failure) => write!(f, "{failure}"),
             SimError::NoFailure => write!(f, "the trace runs through"),
         }
@@ -74,6 +78,18 @@ impl std::error::Error for SimError {}
 impl From<ConfigError> for SimError {
     fn from(error: ConfigError) -> Self {
         SimError::Config(error)
+    }
+}
+
+impl From<FleetError> for SimError {
+    fn from(error: FleetError) -> Self {
+        SimError::Fleet(error)
+    }
+}
+
+impl From<Failure> for SimError {
+    fn from(failure: Failure) -> Self {
+        SimError::Failed(Box::new(failure))
     }
 }
 

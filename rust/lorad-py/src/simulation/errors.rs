@@ -89,6 +89,7 @@ pub fn scenario_error(py: Python<'_>, error: &SimError) -> PyErr {
                 "scenario_text"
             }
             SimError::Layout(_) => "adapter_layout",
+            SimError::Fleet(error) => error.code(),
             SimError::Failed(_) | SimError::NoFailure => "not_the_same_again",
         };
         raised.setattr("code", code)?;

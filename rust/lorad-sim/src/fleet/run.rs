@@ -1,14 +1,14 @@
 //! Runs a fleet: the real router and placement, replicas of whole numbers.
 
 use lorad_fleet::{
-    Adapter, AdapterIndex, Fleet, FleetError, Inventory, LoadTime, LoadTimes, ReplicaIndex, Request,
-    Settings, Tier,
+    Adapter, AdapterIndex, Fleet, FleetError, Inventory, LoadTime, LoadTimes, ReplicaIndex, Request, Tier,
 };
 
+use super::homes::{assign, settings};
 use super::replica::Fifo;
 use super::scenario::{FleetReport, FleetScenario, Routing};
 use crate::popularity::Popularity;
-use crate::random::{mix, Random};
+use crate::random::Random;
 
 /// Streams of the scenario's seed.
 const ARRIVALS: u64 = 1;
@@ -47,11 +47,7 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(scenario: &'a FleetScenario) -> Result<Self, FleetError> {
-        let mut settings = Settings { policy: scenario.routing.policy(), ..Settings::default() };
-        if let Routing::Cost { away_loads, .. } = scenario.routing {
-            settings.away_loads = away_loads;
-        }
-        let mut fleet = Fleet::new(settings);
+        let mut fleet = Fleet::new(settings(&scenario.routing));
         let mut names = Random::fork(scenario.seed, NAMES);
         let indices: Vec<ReplicaIndex> =
             (0..scenario.replicas).map(|_| fleet.add_replica(names.bits(), 1)).collect();
@@ -67,30 +63,18 @@ impl<'a> World<'a> {
             report: FleetReport::default(),
         };
         if let Routing::Assigned { everywhere } = scenario.routing {
-            world.assign(everywhere)?;
+            assign(&mut world.fleet, &world.adapters, &world.indices, everywhere, scenario.seed)?;
+            for number in 0..everywhere.min(scenario.adapters) {
+                world.replicas.iter_mut().for_each(|replica| {
+                    replica.hold(number);
+                });
+                world.report.preloads += scenario.replicas as u64;
+            }
         }
         for replica in 0..scenario.replicas {
             world.publish(replica, 0, None)?;
         }
         Ok(world)
-    }
-
-    /// The most popular adapters are everywhere, each other has the replica that its hash says.
-    fn assign(&mut self, everywhere: usize) -> Result<(), FleetError> {
-        for (number, &adapter) in self.adapters.iter().enumerate() {
-            if number < everywhere {
-                self.fleet.set_homes(adapter, &self.indices)?;
-                for replica in &mut self.replicas {
-                    replica.hold(number);
-                }
-                self.report.preloads += self.replicas.len() as u64;
-            } else {
-                let hash = mix(self.scenario.seed ^ mix(number as u64 + 1));
-                let home = self.indices[(hash % self.indices.len() as u64) as usize];
-                self.fleet.set_homes(adapter, &[home])?;
-            }
-        }
-        Ok(())
     }
 
     /// Says how a replica stands; `changes`: adapters that came or went, None for all.
@@ -108,6 +92,7 @@ impl<'a> World<'a> {
             base: changes.map(|_| self.published[replica]),
             seen: u64::MAX,
             queue_us: held.queue_us(now),
+            loads_wait_us: 0, // a load is part of the queue
             token_ns: 0,
             adapter_kib_max: self.scenario.kib.saturating_mul(self.scenario.room as u64),
             draining: false,

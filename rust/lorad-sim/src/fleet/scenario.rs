@@ -9,7 +9,7 @@ use crate::text::Line;
 
 /// More than these would only take long.
 const COUNT_MAX: usize = 10_000_000;
-const ROUTINGS: &str =
+pub(super) const ROUTINGS: &str =
     "round-robin, least-queue, assigned[:everywhere] or cost[:away_loads[:rebalance_us[:moves_max]]]";
 
 /// How requests are sent and where adapters live.
@@ -198,6 +198,16 @@ pub struct FleetReport {
     pub kib_max: Vec<u64>,
     /// Times to first token, in the order of time.
     pub ttft_us: Vec<u64>,
+    /// Of real cores: when each request came that was answered, and its time to first token.
+    pub answered: Vec<(u64, u64)>,
+    /// Requests that were sent to another replica after one had died.
+    pub retried: u64,
+    /// Requests whose answer had begun when their replica died, or that a core gave up.
+    pub cut: u64,
+    /// Requests that nobody took.
+    pub refused: u64,
+    /// When homes were given, moved or taken away.
+    pub moves_us: Vec<u64>,
     /// Requests that each replica served.
     pub served: Vec<u64>,
     /// Homes that were given, moved or taken away after the first request.

@@ -5,6 +5,7 @@
 
 mod close;
 mod read;
+mod standing;
 mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
