@@ -1,4 +1,4 @@
-"""A simulated fleet: the real router and placement over replicas that serve one prompt at a time, or over real cores."""
+"""A simulated fleet: the real router and placement over replicas of one prompt at a time or of real cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lorad.bench.figures import rank
 from lorad.errors import InvalidRequest
 
 PRESETS = {"chapter": False, "cores": True}
-"""Whether a preset's replicas are real cores; the pairs are the Rust side's own. docs/fleet.md says what they stand for."""
+"""Whether a preset's replicas are real cores; the pairs are the Rust side's own (docs/fleet.md)."""
 ROUTINGS = ("round-robin", "assigned:5", "cost:1", "cost:12")
 """What is compared unless somebody says what."""
 SEEDS, CORES_SEEDS = 200, 10
@@ -92,8 +92,8 @@ def summarise(routing: str, sweep: dict[str, str], reports: Sequence[FleetReport
 
 
 def simulate_fleet(text: str, *, cores: bool = False) -> FleetReport:
-    """Runs one scenario of `key=value` pairs; `cores`: replicas are real cores. Refuses unknown keys and values that don't
-    fit (`scenario_key`, `scenario_value`)."""
+    """Runs one scenario of `key=value` pairs; `cores`: replicas are real cores. Refuses unknown keys and values that
+    don't fit (`scenario_key`, `scenario_value`)."""
     try:
         return msgspec.convert(_core.simulate_fleet(text, cores=cores), FleetReport)
     except _core.ScenarioError as error:
