@@ -1,7 +1,8 @@
 """The promise that everything else rests on: a mixed batch computes what transformers + PEFT compute, in fp32.
 
 Real base, real adapters, and random adapters over ranks and module subsets; prompts of 1 to 600 tokens; chunked and
-not; alone and in company. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place
+not; alone and in company; by the CPU worker and by the GPU's, on CPU tensors, with definitions in the kernels' place and
+graphs recorded. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place
 its best token must be the engine's. By induction that is the same greedy answer.
 """
 
@@ -11,20 +12,23 @@ import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from gpu_engine import gpu_engine
 from lorad import Engine, Request
 from lorad.demo.tenant import tenants
 from lorad.models.config import MODULES
 from lorad.models.open import open_model
+from lorad.worker.gpu.worker import GpuWorker
 from make_adapter import make_adapter
 from oracle import Oracle
 from oracle import oracle as oracle_of
 
-TOKENS = 64
+TOKENS, GPU_TOKENS = 64, 20
+"""Of an answer; fewer where definitions compute, which widen all weights."""
 LOGPROB_TOLERANCE = 1e-3
 RANKS = (1, 2, 8, 16, 64, 256)
 PROMPT_LENGTHS = (1, 2, 15, 16, 17, 31, 33, 64, 100, 127, 200, 255, 256, 310, 450, 600)
@@ -73,15 +77,25 @@ def cases(oracle: Oracle, adapters: dict[str, Path]) -> list[Case]:
     ]
 
 
-def reference_engine(gguf: Path, adapters: dict[str, Path], **options: object) -> Engine:
-    engine = Engine(str(gguf), dtype="float32", dequantize=True, max_model_len=1024, **options)
+def reference_engine(gguf: Path, adapters: dict[str, Path], *, gpu: bool = False, **options: Any) -> Engine:
+    options = {
+        "kv_cache_memory_bytes": 1 << 30,
+        "dtype": "float32",
+        "dequantize": True,
+        "max_model_len": 1024,
+        **options,
+    }
+    if gpu:
+        return gpu_engine(gguf, adapters, capture_seconds=20, **options)
+    engine = Engine(str(gguf), **options)
     for name, path in adapters.items():
         engine.load_adapter(name, str(path))
     return engine
 
 
 def run(engine: Engine, cases: list[Case]) -> list[Request]:
-    requests = [engine.add(case.prompt, case.model, max_tokens=TOKENS, stop_token_ids=(), logprobs=0) for case in cases]
+    tokens = GPU_TOKENS if isinstance(engine.worker, GpuWorker) else TOKENS
+    requests = [engine.add(case.prompt, case.model, max_tokens=tokens, stop_token_ids=(), logprobs=0) for case in cases]
     while engine.step():
         assert engine.core.check() is None
     assert [request.finish for request in requests] == ["length"] * len(cases)
@@ -99,9 +113,10 @@ def agrees(oracle: Oracle, adapters: dict[str, Path], case: Case, request: Reque
     assert worst < LOGPROB_TOLERANCE, f"{case.model or 'base'}: log-probability off by {worst}"
 
 
-@pytest.fixture(scope="module", params=[64, 2048], ids=["chunked", "whole"])
+@pytest.fixture(scope="module", params=[(64, False), (2048, False), (64, True)], ids=["chunked", "whole", "gpu"])
 def engine(request: pytest.FixtureRequest, smollm2_gguf: Path, adapters: dict[str, Path]) -> Iterator[Engine]:
-    engine = reference_engine(smollm2_gguf, adapters, max_num_batched_tokens=request.param, max_num_seqs=16)
+    tokens, gpu = request.param
+    engine = reference_engine(smollm2_gguf, adapters, gpu=gpu, max_num_batched_tokens=tokens, max_num_seqs=16)
     yield engine
     engine.close()
 
@@ -115,7 +130,7 @@ def test_sixteen_mixed_requests_agree_with_the_reference(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [64], ids=["chunked"], indirect=True)
+@pytest.mark.parametrize("engine", [(64, False)], ids=["chunked"], indirect=True)
 def test_the_mixed_batch_equals_each_request_alone(engine: Engine, cases: list[Case]) -> None:
     together = run(engine, cases)
     for case, request in zip(cases, together, strict=True):
@@ -137,8 +152,14 @@ def test_one_prompt_under_two_adapters_and_the_base_gives_three_answers(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
 def test_preemption_and_eviction_change_nothing(
-    smollm2_gguf: Path, oracle: Oracle, adapters: dict[str, Path], cases: list[Case], monkeypatch: pytest.MonkeyPatch
+    gpu: bool,
+    smollm2_gguf: Path,
+    oracle: Oracle,
+    adapters: dict[str, Path],
+    cases: list[Case],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pool that holds a part of the requests and adapters: all must take turns, and nobody's answer shows it."""
     # a second for each look at the clock, so that waits grow long enough for others to make way on any machine
@@ -147,6 +168,7 @@ def test_preemption_and_eviction_change_nothing(
     engine = reference_engine(
         smollm2_gguf,
         adapters,
+        gpu=gpu,
         kv_cache_memory_bytes=80 << 20,
         max_num_seqs=8,
         max_num_batched_tokens=128,
@@ -155,6 +177,8 @@ def test_preemption_and_eviction_change_nothing(
     requests = run(engine, cases)
     stats = engine.stats()
     assert stats.evictions > 0 and stats.preemptions > 0, "the pool was meant to be too small"
+    if gpu:
+        assert engine.worker.graphs.replays > 0
     for case, request in zip(cases, requests, strict=True):
         agrees(oracle, adapters, case, request)
     engine.close()
