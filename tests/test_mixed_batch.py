@@ -1,8 +1,8 @@
 """The promise that everything else rests on: a mixed batch computes what transformers + PEFT compute, in fp32.
 
 Real base, real adapters, and random adapters over ranks and module subsets; prompts of 1 to 600 tokens; chunked and
-not; alone and in company; by the CPU worker and by the GPU's, on CPU tensors, with definitions in the kernels' place and
-graphs recorded. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place
+not; alone and in company; by the CPU worker and by the GPU's, on CPU tensors, with definitions in the kernels' place
+and graphs recorded. The reference is teacher-forced: it reads prompt and answer in one pass, and at each place
 its best token must be the engine's. By induction that is the same greedy answer.
 """
 

@@ -57,6 +57,10 @@ class EngineConfig:
         "cpu", "what computes; cuda: an NVIDIA GPU (wants lorad[gpu]; not yet measured on one, see docs/gpu.md)"
     )
     enforce_eager: bool = option(False, "with --device cuda: start every kernel by itself instead of CUDA graphs")
+    async_scheduling: bool = option(
+        True,
+        "with --device cuda on one GPU: start a step before the tokens of the one before are known on the host",
+    )
     tensor_parallel_size: int = option(
         1, "with --device cuda: GPUs among which the base and each adapter are divided", low=1, high=RANKS_MAX
     )

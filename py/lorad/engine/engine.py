@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from msgspec import structs
 
 from lorad import _core
@@ -30,6 +29,7 @@ from lorad.engine.adapters import EngineAdapters
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.combined import Combined
 from lorad.engine.costs import read_costs
+from lorad.engine.flights import Flights
 from lorad.engine.grammars import Grammars
 from lorad.engine.loader import Loader
 from lorad.engine.loading import Opening
@@ -38,7 +38,7 @@ from lorad.engine.prepared import PreparedAdapter, prepare
 from lorad.engine.refusals import config_refusals, refusals
 from lorad.engine.request import Request
 from lorad.engine.trace_file import TraceFile
-from lorad.errors import EngineLost, Unavailable
+from lorad.errors import Unavailable
 from lorad.models.open import open_model
 from lorad.models.weights import Weights
 from lorad.worker.choose import MakeWorker, make_worker
@@ -98,7 +98,7 @@ class Engine:
                 self.core = _core.Core(**limits)
             else:
                 self.core = _core.Core.recorded(None, config.trace_bytes_max, **limits)
-        self.plan = Plan(self.core.plan_layout(), self.core.plan_length())
+        self._flights = Flights(self.core, self.worker, self.now)
         self.adapters = EngineAdapters(self.core, self.worker, self.weights, config, self.now, loader)
         self._combined = Combined(self, config.max_combined_adapters)
         self._paged_in = PagedIn()
@@ -272,14 +272,16 @@ class Engine:
     def has_work(self) -> bool:
         """Whether any request waits or runs, or a page-in is under way or wished for. A wish may wait for room that
         nobody uses: then `step` gives None."""
-        return bool(self._sampling) or self.worker.page_ins.pending > 0 or self.core.wishes() > 0
+        live = bool(self._sampling) or len(self._flights) > 0
+        return live or self.worker.page_ins.pending > 0 or self.core.wishes() > 0
 
     def use_idle(self) -> bool:
         """Has the worker do a little of what can wait, as capturing graphs. Whether more is left."""
         return self.worker.use_idle()
 
     def step(self) -> messages.Step | None:
-        """Plans, computes and commits one step. None: nothing can run (see `blocking`)."""
+        """Plans, computes and commits one step; where the worker can, the next one is begun before. None: nothing can
+        run (see `blocking`)."""
         self._check_open()
         with self._traced():
             return self._step()
@@ -297,9 +299,10 @@ class Engine:
         while self.has_work():
             self._page_in_ended.clear()
             self._take_page_ins()
-            number = self.core.step(self.now(), self.plan.array)
-            if number is not None:
-                return self._run(number)
+            while self._flights.start(self._sampling):
+                pass
+            if self._flights:
+                return self._commit()
             made = self._events({})
             if made.tokens or made.finished:
                 return made
@@ -309,25 +312,11 @@ class Engine:
         made = self._events({})
         return made if made.finished else None
 
-    def _run(self, number: int) -> messages.Step:
-        plan = self.plan
-        try:
-            self.worker.apply(plan, self._sampling)
-            samples = self.worker.run(plan) if plan.rows else None
-        except EngineLost:
-            raise
-        except Exception:
-            # Whatever went wrong was in this step: its requests are answered with an error, all others go on.
-            log.exception("plan %d failed", number)
-            self.core.commit_failed(self.now(), number)
-            return self._events({})
-        if samples is None:
-            self.core.commit(self.now(), number, np.empty(0, dtype=np.int32))
-            self.worker.wait_for_page_ins()
-            return self._events({})
-        self.core.commit(self.now(), number, samples.tokens)
-        self.steps += 1
-        return self._events(samples.logprobs)
+    def _commit(self) -> messages.Step:
+        rows = self._flights.rows
+        logprobs = self._flights.finish()
+        self.steps += rows > 0
+        return self._events(logprobs)
 
     def _take_page_ins(self) -> None:
         for done in self.worker.finished_page_ins():
@@ -418,6 +407,11 @@ class Engine:
     def explain(self, request: int) -> dict[str, Any] | None:
         """Why a request that lives, or one of the last 1024 that ended, took so long; times in µs of `now`."""
         return self.core.explain(request_number(request))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was made last."""
+        return self._flights.plan
 
     def plan_text(self) -> str:
         """The last plan, a line for each row."""

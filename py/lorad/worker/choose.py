@@ -26,11 +26,21 @@ class Model(Protocol):
         """Of all weights."""
 
 
+class Started(Protocol):
+    """A plan whose rows a worker computes."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its tokens are where the next plan's rows can have them from."""
+
+
 class AnyWorker(Protocol):
     """What an engine asks of a worker; see `Worker` and `GpuWorker`."""
 
     dtype: str
     geometry: PageGeometry
+    plans_max: int
+    """Plans that it may have at once: with 2, one is started before the tokens of the one before are known."""
     limits: Limits
     page_ins: PageIns
     sampler: Sampler
@@ -48,7 +58,12 @@ class AnyWorker(Protocol):
     def finished_page_ins(self) -> list[PageIn]: ...
     def wait_for_page_ins(self) -> None: ...
     def apply(self, plan: Plan, sampling: Mapping[int, Sampling]) -> None: ...
-    def run(self, plan: Plan) -> Samples: ...
+    def start(self, plan: Plan) -> Started:
+        """Begins to compute the rows of a plan; `plan` stays as it is until `finish`."""
+
+    def finish(self, started: Any) -> Samples:
+        """Waits for the rows of a plan and samples those that are due. In the order of `start`."""
+
     def use_idle(self) -> bool: ...
     def close(self) -> None: ...
 

@@ -37,6 +37,13 @@ class Registered(NamedTuple):
     image: AdapterImage
 
 
+class Computed(NamedTuple):
+    """A plan whose rows have been computed."""
+
+    samples: Samples
+    on_device: bool = False
+
+
 class Worker:
     """Computes plans on the CPU."""
 
@@ -147,6 +154,16 @@ class Worker:
         taken = [plan.edit_page[:edits], *(pages for _, _, pages in page_ins)]
         if last := max(int(pages.max(initial=0)) for pages in taken):
             self._touch.used((last + 1) * self.geometry.page_bytes)
+
+    plans_max = 1
+
+    def start(self, plan: Plan) -> Computed:
+        """Computes the rows of a plan and samples those that are due."""
+        return Computed(self.run(plan))
+
+    def finish(self, started: Computed) -> Samples:
+        """What `start` computed."""
+        return started.samples
 
     def run(self, plan: Plan) -> Samples:
         """Computes the rows of a plan and samples those that are due."""

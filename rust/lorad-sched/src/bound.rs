@@ -13,7 +13,7 @@
 //!             ⌈sequence_tokens_max ÷ prefill_chunk_max⌉ more
 //!   then      each row samples a token in each step; after preempt_after_tokens of them it may be preempted, for a group that
 //!             was elected preempt_after_us ago
-//!   2         the step in flight when the turn begins, and the one that admits
+//!   2         the step in flight when the turn begins, and the one that admits; 3 where two plans may be in flight
 //!   step      the longest step of the cost model
 //!   loads     page_ins_max page-ins of the largest adapter, one after the other
 //! ```
@@ -93,7 +93,9 @@ impl Config {
         let step = self.step_ns_max(adapter_pages_max);
         let patience = self.preempt_after_us.saturating_mul(1000);
         let rows = self.turn_steps(present).saturating_mul(step).max(patience);
-        rows.saturating_add(step.saturating_mul(2)).saturating_add(loads).div_ceil(1000)
+        rows.saturating_add(step.saturating_mul(1 + u64::from(self.plans_max)))
+            .saturating_add(loads)
+            .div_ceil(1000)
     }
 
     /// The bound, µs: see the module.

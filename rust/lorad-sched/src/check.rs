@@ -4,6 +4,7 @@ use lorad_blocks::pool::{Owner, OwnerKind};
 
 use crate::adapter::{Residency, Standing, IDLE, RESTED};
 use crate::core::Core;
+use crate::flight::Flight;
 use crate::group::Place;
 use crate::line::Line;
 use crate::policy::Split;
@@ -50,7 +51,7 @@ impl Core {
             let Line::Held { request, pages, cached, node, .. } = line else { continue };
             held += pages - cached;
             match self.requests[*request].state {
-                RequestState::Running { line, .. } | RequestState::Ending { line } if line == number => {}
+                RequestState::Running { line, .. } | RequestState::Ending { line, .. } if line == number => {}
                 state => return Err(format!("line {number}: its request {request} is {state:?}")),
             }
             for (col, &page) in self.lines.pages(number).iter().enumerate() {
@@ -69,7 +70,8 @@ impl Core {
                 &path[..],
             )?;
         }
-        holds.extend(self.copies.iter().map(|copy| copy.source));
+        let copies = self.flights.flying().iter().flat_map(|flight| &flight.copies);
+        holds.extend(copies.chain(&self.copies).map(|copy| copy.source));
         let mut counted: Vec<_> = holds.iter().map(|node| (node, 0u64)).collect();
         for (node, count) in &mut counted {
             *count = holds.iter().filter(|other| other == node).count() as u64;
@@ -79,25 +81,31 @@ impl Core {
     }
 
     fn check_requests(&self) -> Result<(), String> {
-        let (mut running, mut waiting, mut planned_rows) = (0, 0, 0);
+        let (mut running, mut waiting) = (0, 0);
+        let mut in_flight = vec![0; self.requests.entries().len()];
+        for row in self.flights.flying().iter().flat_map(|flight| &flight.rows) {
+            in_flight[row.request as usize] += row.count;
+        }
         for (entry, request) in self.requests.entries().iter().enumerate() {
             let entry = entry as u32;
             let name = format!("request {}", request.id);
             let queue = match request.state {
                 RequestState::Vacant => None,
                 RequestState::Waiting | RequestState::Preempted { .. } => {
+                    equal(&format!("{name}: tokens in flight"), 0, in_flight[entry as usize])?;
                     waiting += 1;
                     Some(request.group)
                 }
                 RequestState::Running { line, computed, planned, from } => {
                     running += 1;
-                    planned_rows += usize::from(planned > 0);
+                    equal(&format!("{name}: tokens in flight"), planned, in_flight[entry as usize])?;
                     if !matches!(self.lines.all()[line as usize], Line::Held { request, .. } if request == entry)
                     {
                         return Err(format!("{name}: line {line} is another's"));
                     }
                     let room = self.lines.length(line) * self.config.page_tokens;
-                    if computed + planned > room || computed + planned > request.length() {
+                    let known = request.length() + u32::from(self.flights.flying().len() > 1);
+                    if computed + planned > room || computed + planned > known {
                         return Err(format!("{name}: {:?} in room for {room}", request.state));
                     }
                     if computed >= request.length()
@@ -109,8 +117,8 @@ impl Core {
                     equal(&format!("{name} is listed"), self.running.contains(&entry), true)?;
                     None
                 }
-                RequestState::Ending { .. } => {
-                    planned_rows += 1;
+                RequestState::Ending { planned, .. } => {
+                    equal(&format!("{name}: tokens in flight"), planned, in_flight[entry as usize])?;
                     None
                 }
             };
@@ -120,8 +128,7 @@ impl Core {
             equal(&format!("{name}: deadline"), self.deadlines.heap_of(entry), deadline)?;
         }
         equal("running", self.running.len(), running)?;
-        equal("waiting", self.waiting, waiting)?;
-        equal("rows in flight", planned_rows, if self.flight.is_some() { self.chosen.len() } else { 0 })
+        equal("waiting", self.waiting, waiting)
     }
 
     fn check_adapters(&self) -> Result<(), String> {
@@ -255,7 +262,7 @@ impl Core {
             match request.state {
                 RequestState::Vacant => {}
                 RequestState::Waiting | RequestState::Preempted { .. } => waiting[tenant] += 1,
-                RequestState::Running { line, .. } | RequestState::Ending { line } => {
+                RequestState::Running { line, .. } | RequestState::Ending { line, .. } => {
                     running[tenant] += 1;
                     pages[tenant] += self.lines.length(line);
                 }
@@ -307,13 +314,17 @@ impl Core {
         let (adapter_pages, sequence_pages) =
             (held(OwnerKind::Adapter, adapters_max), held(OwnerKind::Sequence, sequences_max));
         let cached = if parted { self.pool.count(OwnerKind::Cached) } else { 0 };
-        let tokens: u32 = self.chosen.iter().map(|row| row.count).sum();
+        let flying = self.flights.flying();
+        let tokens = |flight: &Flight| flight.rows.iter().map(|row| row.count).sum::<u32>();
+        let tokens = flying.iter().map(tokens).max().unwrap_or(0);
+        let rows = flying.iter().map(|flight| flight.rows.len() as u32).max().unwrap_or(0);
         let limits = [
             ("pages of adapters", adapter_pages.0, adapter_pages.1),
             ("pages of KV", sequence_pages.0 + cached, sequence_pages.1),
             ("pinned pages", self.adapters.pinned_pages, self.config.pinned_pages_max),
             ("groups passed over", self.passed.len() as u32, 0),
-            ("rows", self.chosen.len() as u32, self.config.rows_max),
+            ("rows", rows, self.config.rows_max),
+            ("rows of a plan that was not made", self.chosen.len() as u32, 0),
             ("running", self.running.len() as u32, self.config.rows_max),
             ("tokens", tokens, self.config.tokens_max),
             ("adapters in a step", self.adapters.active, self.config.adapters_step_max),

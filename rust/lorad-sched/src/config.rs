@@ -16,6 +16,9 @@ pub struct Config {
     pub page_tokens: u32,
     /// Rows (running requests) in a step.
     pub rows_max: u32,
+    /// Plans in flight: 1, or 2 for a worker that keeps sampled tokens on its device and is given the next plan before they're
+    /// known here.
+    pub plans_max: u32,
     /// New tokens in a step; at least `rows_max`.
     pub tokens_max: u32,
     /// New tokens of one row in a step.
@@ -76,6 +79,7 @@ impl Default for Config {
             pages_reserved: 0,
             page_tokens: 16,
             rows_max: 64,
+            plans_max: 1,
             tokens_max: 512,
             prefill_chunk_max: 256,
             slots_max: 64,
@@ -143,12 +147,13 @@ const CELLS_MAX: u64 = 1 << 26;
 
 impl Config {
     /// Name and value of each limit that is a count, for hosts that read them from text.
-    pub fn fields_mut(&mut self) -> [(&'static str, &mut u32); 18] {
+    pub fn fields_mut(&mut self) -> [(&'static str, &mut u32); 19] {
         [
             ("pages", &mut self.pages),
             ("pages_reserved", &mut self.pages_reserved),
             ("page_tokens", &mut self.page_tokens),
             ("rows_max", &mut self.rows_max),
+            ("plans_max", &mut self.plans_max),
             ("tokens_max", &mut self.tokens_max),
             ("prefill_chunk_max", &mut self.prefill_chunk_max),
             ("slots_max", &mut self.slots_max),
@@ -205,11 +210,12 @@ impl Config {
 
     /// Checks each limit by itself and against the others.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let ranges: [(&'static str, u32, u32, u32); 18] = [
+        let ranges: [(&'static str, u32, u32, u32); 19] = [
             ("pages", self.pages, 1, 1 << 24),
             ("pages_reserved", self.pages_reserved, 0, self.pages.saturating_sub(1)),
             ("page_tokens", self.page_tokens, 1, 1 << 16),
             ("rows_max", self.rows_max, 1, 1 << 16),
+            ("plans_max", self.plans_max, 1, 2),
             ("tokens_max", self.tokens_max, self.rows_max, 1 << 22),
             ("prefill_chunk_max", self.prefill_chunk_max, 1, 1 << 22),
             ("slots_max", self.slots_max, 1, 1 << 16),

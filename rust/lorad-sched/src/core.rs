@@ -10,6 +10,7 @@ use crate::admit::TRIES;
 use crate::config::{Config, ConfigError};
 use crate::event::Event;
 use crate::explain::Explained;
+use crate::flight::Flights;
 use crate::group::Groups;
 use crate::heap::Heaps;
 use crate::line::Lines;
@@ -33,7 +34,7 @@ pub struct Core {
     pub(crate) layout: PlanLayout,
     pub(crate) pool: Pool,
     pub(crate) prefix: PrefixCache,
-    /// Copies of the plan being made or in flight.
+    /// Copies of the plan being made.
     pub(crate) copies: Vec<Copy>,
     pub(crate) lines: Lines,
     pub(crate) requests: Requests,
@@ -61,7 +62,7 @@ pub struct Core {
     pub(crate) headroom: u32,
     /// Running requests in the order of admission.
     pub(crate) running: Vec<u32>,
-    /// Rows of the plan being made or in flight, in the plan's order.
+    /// Rows of the plan being made, in the plan's order.
     pub(crate) chosen: Vec<Chosen>,
     /// How many of them, from the first, their groups were charged for before they were sorted.
     pub(crate) charged: usize,
@@ -76,8 +77,8 @@ pub struct Core {
     pub(crate) page_ins: Vec<u32>,
     /// Whether the last plan had rows: a plan without any doesn't come twice in a row before them.
     pub(crate) had_rows: bool,
-    /// Number of the plan in flight.
-    pub(crate) flight: Option<u64>,
+    /// Plans that the worker has.
+    pub(crate) flights: Flights,
     pub(crate) events: Vec<Event>,
     /// The last of them, also when they were drained.
     recent: Ring,
@@ -133,7 +134,7 @@ impl Core {
             filled: Vec::with_capacity(rows),
             page_ins: Vec::with_capacity(config.page_ins_max as usize),
             had_rows: true,
-            flight: None,
+            flights: Flights::new(&config),
             events: Vec::with_capacity(events_max(&config, 0)),
             recent: Ring::new(RECENT),
             counters: Counters::default(),
@@ -160,14 +161,14 @@ impl Core {
         &self.layout
     }
 
-    /// Number of the plan in flight.
+    /// Number of the plan in flight that is committed next.
     pub fn in_flight(&self) -> Option<u64> {
-        self.flight
+        self.flights.flying().first().map(|flight| flight.number)
     }
 
     /// Does any request live, or any page-in run?
     pub fn has_work(&self) -> bool {
-        !self.running.is_empty() || self.waiting > 0 || self.flight.is_some() || self.adapters.loading > 0
+        !self.running.is_empty() || self.waiting > 0 || self.flights.any() || self.adapters.loading > 0
     }
 
     /// Adapters that were pinned or prewarmed and wait for room that nobody uses: a step may begin their page-ins.
@@ -199,10 +200,13 @@ impl Core {
     }
 }
 
-/// A step and its commit write no more events than this, so that a host that drains never makes them allocate. All requests
+/// As many steps as may be in flight and a commit write no more events than this, so that a host that drains never makes them allocate. All requests
 /// with a deadline may end in the same step, and adapters be dropped or gone with them.
 pub(crate) fn events_max(config: &Config, deadlines: u32) -> usize {
-    4 * config.rows_max as usize + 2 * config.slots_max as usize + 2 * deadlines as usize + 64
+    4 * (config.plans_max * config.rows_max) as usize
+        + 2 * config.slots_max as usize
+        + 2 * deadlines as usize
+        + 64
 }
 
 /// The time in which a use's worth halves; 0 counts as 1.

@@ -43,10 +43,10 @@ impl Core {
 
     fn write_dump(&self, text: &mut String) -> std::fmt::Result {
         write!(text, "now {} plans {}", self.now, self.counters.plans)?;
-        match self.flight {
-            Some(number) => writeln!(text, " in-flight {number}")?,
-            None => writeln!(text)?,
+        for (word, flight) in [" in-flight", " ahead"].into_iter().zip(self.flights.flying()) {
+            write!(text, "{word} {}", flight.number)?;
         }
+        writeln!(text)?;
         write!(text, "pages {}:", self.pool.total())?;
         for kind in OwnerKind::ALL {
             write!(text, " {} {}", kind.name(), self.pool.count(kind))?;
@@ -62,9 +62,14 @@ impl Core {
         for &entry in &self.running {
             self.write_running(text, entry)?;
         }
-        for row in &self.chosen {
+        let rows = self.flights.flying().iter().enumerate();
+        for (index, row) in rows.flat_map(|(index, flight)| flight.rows.iter().map(move |row| (index, row))) {
             let request = &self.requests[row.request];
-            if let RequestState::Ending { line } = request.state {
+            let before = &self.flights.flying()[..index];
+            if before.iter().flat_map(|flight| &flight.rows).any(|other| other.request == row.request) {
+                continue; // it's in both
+            }
+            if let RequestState::Ending { line, .. } = request.state {
                 let pages = Numbers(self.lines.pages(line));
                 writeln!(
                     text,

@@ -59,7 +59,11 @@ impl Core {
             RequestState::Running { line, planned, computed, .. } => {
                 self.running.retain(|&other| other != entry);
                 if planned > 0 {
-                    self.requests[entry].state = RequestState::Ending { line };
+                    let right = match reason {
+                        FinishReason::Stop | FinishReason::Length => Some(computed),
+                        FinishReason::Aborted | FinishReason::Failed { .. } => None,
+                    };
+                    self.requests[entry].state = RequestState::Ending { line, planned, right };
                     self.requests.forget(entry);
                 } else {
                     // KV that the worker couldn't compute is no use to others

@@ -34,7 +34,7 @@
 //! - Pages: free + sequence + cached + adapter + reserved = total; table and owner name each other ([`Core::check`]).
 //! - Every request that was accepted ends with exactly one [`Event::Finished`], its tokens in order before it.
 //! - A refused call changes nothing and says its numbers.
-//! - One plan may be in flight. What it uses stays where it is until [`Core::commit`].
+//! - One plan may be in flight, or two ([`Config::plans_max`]). What a plan uses stays where it is until [`Core::commit`].
 //! - The same calls give the same plans, events and dump.
 #![forbid(unsafe_code)]
 
@@ -51,6 +51,7 @@ mod ending;
 mod error;
 mod event;
 mod explain;
+mod flight;
 mod group;
 mod heap;
 mod intake;

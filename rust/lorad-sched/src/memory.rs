@@ -311,6 +311,27 @@ impl Core {
         self.headroom = growing;
     }
 
+    /// The same for a plan ahead, as far as pages can be had without a row giving way: whether all have theirs.
+    pub(crate) fn grow_ahead(&mut self) -> bool {
+        for index in 0..self.running.len() {
+            let request = &self.requests[self.running[index]];
+            let RequestState::Running { line, .. } = request.state else { continue };
+            let group = request.group;
+            if self.config.pages_hold(self.lines.length(line), request.extent()) {
+                continue;
+            }
+            if !self.secure(Use::Sequence, 1, Reach::Idle, None) {
+                return false;
+            }
+            let tenant = self.groups[group].name.tenant;
+            let capped = self.is_capped(tenant);
+            self.push_page(line, tenant);
+            self.recap(tenant, capped);
+        }
+        self.headroom = self.growing_rows();
+        true
+    }
+
     /// Running rows that may need another page before their end.
     pub(crate) fn growing_rows(&self) -> u32 {
         self.running.iter().filter(|&&entry| self.will_grow(entry)).count() as u32

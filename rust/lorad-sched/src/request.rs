@@ -100,7 +100,7 @@ pub(crate) enum RequestState {
         line: u32,
         /// Tokens whose KV is in the pages.
         computed: u32,
-        /// New tokens in the plan in flight; 0 when it isn't part of it.
+        /// New tokens in the plans in flight; 0 when it isn't part of any.
         planned: u32,
         /// Tokens of the answer when it was admitted.
         from: u32,
@@ -110,10 +110,14 @@ pub(crate) enum RequestState {
         /// Because there were no pages, not to make way: it comes back before others come.
         starved: bool,
     },
-    /// Ended while in the plan in flight: line and pages go back at its commit. The id is free already.
+    /// Ended while in a plan in flight: line and pages go back at the commit of the last one. The id is free already.
     Ending {
         /// Line of the page table.
         line: u32,
+        /// New tokens in the plans in flight.
+        planned: u32,
+        /// Tokens whose KV is right, where it ended by its own last token.
+        right: Option<u32>,
     },
 }
 
@@ -175,6 +179,26 @@ impl Request {
     /// Tokens of the answer so far.
     pub fn answered(&self) -> u32 {
         self.length() - self.prompt_length
+    }
+
+    /// Tokens that the next plan has to compute: known ones that aren't planned, or the one that the plan in flight samples,
+    /// unless that is the last.
+    pub fn missing(&self) -> u32 {
+        let RequestState::Running { computed, planned, .. } = self.state else { return 0 };
+        match self.length() - (computed + planned).min(self.length()) {
+            0 => u32::from(self.length() + 1 < self.length_max && computed + planned == self.length()),
+            known => known,
+        }
+    }
+
+    /// Tokens that it needs pages for: all known ones, and the one that the plan in flight samples.
+    pub fn extent(&self) -> u32 {
+        match self.state {
+            RequestState::Running { computed, planned, .. } => {
+                self.length().max(computed + planned + self.missing().min(1))
+            }
+            _ => self.length(),
+        }
     }
 
     /// Takes a token of the answer.

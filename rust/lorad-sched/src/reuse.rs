@@ -95,13 +95,6 @@ impl Core {
         found.matched.pages * size + copied
     }
 
-    /// Releases the sources of the plan's copies.
-    pub(crate) fn end_copies(&mut self) {
-        while let Some(copy) = self.copies.pop() {
-            self.release_node(copy.source);
-        }
-    }
-
     /// Puts the pages that the plan's rows have filled into the cache.
     pub(crate) fn keep_all_filled(&mut self) {
         for index in 0..self.filled.len() {

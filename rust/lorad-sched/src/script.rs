@@ -360,7 +360,8 @@ impl Session {
 
     /// The rows that sample, in the plan's order: request and the token it gets by default.
     fn samples(&self) -> Vec<(u64, i32)> {
-        let sampled = self.core.chosen.iter().filter(|row| row.sample);
+        let rows = self.core.flights.flying().first().map_or(&[][..], |flight| &flight.rows);
+        let sampled = rows.iter().filter(|row| row.sample);
         sampled
             .map(|row| {
                 let id = self.core.requests[row.request].id;
@@ -394,7 +395,8 @@ impl Session {
                 }
                 Err(error) => return Some(error.to_string()),
             };
-            let rows = self.core.chosen.iter().map(|row| {
+            let rows = self.core.flights.flying().last().map_or(&[][..], |flight| &flight.rows);
+            let rows = rows.iter().map(|row| {
                 let id = self.core.requests[row.request].id;
                 format!(" {id}[{}..{}]", row.start, row.start + row.count)
             });

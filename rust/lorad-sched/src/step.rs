@@ -31,11 +31,16 @@ pub(crate) struct Chosen {
 
 impl Core {
     /// Makes the next plan in place and says its number; `None` when nothing can run now: no request lives, or all wait
-    /// for page-ins that the host hasn't reported. Only one plan may be in flight.
+    /// for page-ins that the host hasn't reported. At most [`crate::Config::plans_max`] plans may be in flight.
+    ///
+    /// With one in flight this makes the plan ahead. Of a row whose token that one samples, the token's id is −1: the worker
+    /// has it when the plan's turn comes. Rows that end with that token by their length aren't in it; of those that end by a stop
+    /// token, which only the commit tells, what is computed and sampled is dropped. A plan ahead takes nothing from anybody:
+    /// `None` as well where rows would have to give way, for pages or for a group that has waited too long.
     ///
     /// Allocates nothing. What a step visits is bounded by the configuration.
     pub fn step(&mut self, now: u64, plan: &mut [i32]) -> Result<Option<u64>, StepError> {
-        if let Some(number) = self.flight {
+        if let (true, Some(number)) = (self.flights.full(), self.in_flight()) {
             return Err(StepError::PlanInFlight { number });
         }
         if plan.len() != self.layout.length() {
@@ -52,8 +57,14 @@ impl Core {
         self.expire();
         self.turn_clocks();
         self.forget_absent(self.now);
-        self.grow_rows();
-        self.make_way();
+        if self.flights.any() {
+            if !self.groups.urgent.is_empty() || !self.grow_ahead() {
+                return Ok(None);
+            }
+        } else {
+            self.grow_rows();
+            self.make_way();
+        }
         if !self.page_in_first() {
             self.choose_running(&mut budget);
             self.admit(&mut budget);
@@ -68,7 +79,7 @@ impl Core {
         self.sort_rows();
         self.charge_step(self.config.tokens_max - budget.tokens);
         self.write(number, plan);
-        self.flight = Some(number);
+        self.flights.start(number, &mut self.chosen, &mut self.copies);
         Ok(Some(number))
     }
 
@@ -80,10 +91,10 @@ impl Core {
         for index in 0..self.running.len() {
             let entry = self.running[index];
             let request = &self.requests[entry];
-            if let RequestState::Running { computed, .. } = request.state {
-                if request.length() - computed == 1 {
-                    self.choose(entry, budget);
-                } else {
+            match request.missing() {
+                0 => {} // all of it is in flight
+                1 => self.choose(entry, budget),
+                _ => {
                     // those of an adapter that is drained first of all
                     let drained = request.adapter.is_some() && request.adapter == self.drained;
                     self.prompts.push(((!drained, true, 0), index as u32, entry));
@@ -169,8 +180,8 @@ impl Core {
     #[inline]
     pub(crate) fn choose(&mut self, entry: u32, budget: &mut Budget) {
         let request = &self.requests[entry];
-        let RequestState::Running { computed, .. } = request.state else { return };
-        let missing = request.length() - computed;
+        let RequestState::Running { computed, planned, .. } = request.state else { return };
+        let (start, missing) = (computed + planned, request.missing());
         let tenant = || self.groups[request.group].name.tenant;
         let left = if missing == 1 { budget.tokens } else { self.tokens_for(tenant(), budget) };
         let count = missing.min(self.config.prefill_chunk_max).min(left);
@@ -179,8 +190,8 @@ impl Core {
         }
         let request = &mut self.requests[entry];
         let RequestState::Running { line, planned, .. } = &mut request.state else { return };
-        *planned = count;
-        let (line, start, sample) = (*line, computed, count == missing);
+        *planned += count;
+        let (line, sample) = (*line, count == missing);
         let (group, adapter) = (request.group, request.adapter);
         let pages = adapter.map_or(0, |adapter| self.adapters[adapter].spec.pages);
         let adapter = adapter.and_then(|adapter| match self.adapters[adapter].residency {

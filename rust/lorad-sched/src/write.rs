@@ -66,7 +66,9 @@ impl Core {
         for row in &self.chosen {
             let (request, end) = (&self.requests[row.request], first + row.count as usize);
             let ids = &mut self.layout.part_mut(plan, Part::TokenId)[first..end];
-            if let ([id], true) = (&mut *ids, row.sample) {
+            if row.start >= request.length() {
+                ids.fill(-1); // the plan in flight samples it
+            } else if let ([id], true) = (&mut *ids, row.sample) {
                 *id = request.last as i32; // decoding; the others are out of the CPU's caches
             } else {
                 let known = &request.tokens[row.start as usize..(row.start + row.count) as usize];

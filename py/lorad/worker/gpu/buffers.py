@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -56,10 +57,11 @@ class Sections(NamedTuple, Generic[Array]):
 
 
 class StepBuffers:
-    """The host's copy, pinned if there is a GPU, and the device's."""
+    """The host's copies, pinned if there is a GPU, and the device's."""
 
-    def __init__(self, rows: int, tokens: int, columns: int, device: torch.device) -> None:
-        """`rows`, `tokens`: of the largest step; `columns`: of the page table, which has a line for each row."""
+    def __init__(self, rows: int, tokens: int, columns: int, device: torch.device, *, steps: int = 1) -> None:
+        """`rows`, `tokens`: of the largest step; `columns`: of the page table, which has a line for each row; `steps`:
+        that may be under way, each with a copy of its own on the host."""
         self._no_place = rows * columns
         self.edits_max = EDITS_OF_ROW * rows
         """Page-table edits of one `send`: more, as a long prompt's first step has, take several."""
@@ -86,11 +88,18 @@ class StepBuffers:
         for name, shape in self.shapes.items():
             self._begin[name] = length
             length += -(-int(np.prod(shape)) // ALIGN) * ALIGN
-        self._pinned = torch.zeros(length, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._host: Ints = self._pinned.numpy()
+        pinned = [torch.zeros(length, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(steps)]
+        self._copies = deque(pinned)
         self._device = torch.zeros(length, dtype=torch.int32, device=device)
-        self.host: Sections[Ints] = Sections(**{name: self._section(self._host, name) for name in self.shapes})
+        self.turn()
         self.device: Sections[Tensor] = Sections(**{name: self._section(self._device, name) for name in self.shapes})
+
+    def turn(self) -> None:
+        """The next step begins: it's written to the copy of the step that was sent so many before."""
+        self._copies.rotate()
+        self._pinned = self._copies[0]
+        self._host: Ints = self._pinned.numpy()
+        self.host: Sections[Ints] = Sections(**{name: self._section(self._host, name) for name in self.shapes})
 
     def _section(self, whole: Array, name: str) -> Array:
         shape, begin = self.shapes[name], self._begin[name]
@@ -143,7 +152,7 @@ class StepBuffers:
         edits[count:, 0] = self._no_place
 
     def send(self) -> None:
-        """Copies the step to the device, in the stream's order; the host's copy may be written again after the step."""
+        """Copies the step to the device, in the stream's order; this copy may be written again after the step."""
         self._device.copy_(self._pinned, non_blocking=True)
 
 

@@ -69,7 +69,7 @@ class Leader:
     """`Others` of the first rank. Its worker's thread tells; the copying thread waits for copies; a thread for each
     rank waits for its end."""
 
-    leads = True
+    leads, alone = True, False
 
     def __init__(
         self, config: EngineConfig, shape: ShardConfig, *, backend: str, maker: str, on_lost: Callable[[], None]

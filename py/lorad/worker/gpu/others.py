@@ -19,6 +19,9 @@ class Others(Protocol):
     leads: bool
     """Whether this rank tells; it isn't told itself."""
 
+    alone: bool
+    """Whether there are none."""
+
     @property
     def lost(self) -> LoradError | None:
         """Why there's no going on."""
@@ -53,7 +56,7 @@ class Others(Protocol):
 class Nobody:
     """There's one rank."""
 
-    leads = True
+    leads = alone = True
     lost: LoradError | None = None
 
     def _nothing(self, *_: object) -> None:
@@ -74,4 +77,4 @@ class Nobody:
 class Led(Nobody):
     """This rank is told itself."""
 
-    leads = False
+    leads = alone = False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,10 +27,27 @@ def mode_of(sampling: Sampling) -> int:
     return LEFT if filtered else PLAIN
 
 
+class Brought(NamedTuple):
+    """Tokens on their way to the host."""
+
+    tokens: Tensor
+    """i32 [rows], pinned."""
+    event: torch.cuda.Event | None
+    """Recorded after the copy, which is after all of the step's kernels."""
+
+    def wait(self, rows: int) -> Ints:
+        """Those of the first rows."""
+        if self.event is not None:
+            self.event.synchronize()
+        tokens: Ints = self.tokens[:rows].numpy().copy()
+        return tokens
+
+
 class DeviceSampling:
     """What the sampling kernel reads of each line, and what it writes for each row."""
 
-    def __init__(self, rows_max: int, vocab: int, device: torch.device, sample: Operator) -> None:
+    def __init__(self, rows_max: int, vocab: int, device: torch.device, sample: Operator, *, steps: int = 1) -> None:
+        """`steps`: that may be under way at once."""
         self._sample = sample
         self._mode = np.zeros(rows_max, dtype=np.int32)
         self._host = torch.zeros(4 * rows_max, dtype=torch.int32, pin_memory=device.type == "cuda")
@@ -42,6 +61,17 @@ class DeviceSampling:
         self._by_line = temperature.view(torch.float32), seed.view(rows_max, 2), mode
         self._stale = False
         self._tokens = torch.zeros(rows_max, dtype=torch.int32, device=device)
+        self._order = torch.arange(rows_max, dtype=torch.int32, device=device)
+        # by line; rows of a graph's bucket that a step doesn't have write to the last place
+        self._last = torch.zeros(rows_max + 1, dtype=torch.int32, device=device)
+        on_gpu = device.type == "cuda"
+        self._brought = deque(
+            Brought(
+                torch.zeros(rows_max, dtype=torch.int32, pin_memory=on_gpu),
+                torch.cuda.Event() if on_gpu else None,  # type: ignore[no-untyped-call]
+            )
+            for _ in range(steps)
+        )
         self._logprobs = torch.zeros(rows_max, dtype=torch.float32, device=device)
         self._space = torch.zeros(math.prod(workspace_shape(rows_max, vocab)), dtype=torch.float32, device=device)
 
@@ -69,10 +99,25 @@ class DeviceSampling:
         tokens, logprobs = self._tokens[:rows], self._logprobs[:rows]
         self._sample(tokens, logprobs, logits, *self._by_line, line, position, count, space)
 
-    def tokens(self, rows: int) -> Ints:
-        """What was sampled, of each row. Waits for the device."""
-        tokens: Ints = self._tokens.cpu().numpy().copy()  # all: a step that samples nothing is waited for too
-        return tokens[:rows]
+    def keep(self, rows: int, line: Tensor, count: Tensor) -> None:
+        """Keeps what was sampled of the first `count` rows, by their lines, for the next step."""
+        place = torch.where(self._order[:rows] < count, line, len(self._mode))
+        self._last.index_copy_(0, place.long(), self._tokens[:rows])
+
+    def fill_in(self, token: Tensor, line: Tensor) -> None:
+        """Puts the tokens that were sampled last in the place of those that the plan doesn't know: i32 [tokens], −1.
+        Those of rows that failed are 0: nobody is told what comes of them."""
+        last = torch.index_select(self._last, 0, line)
+        token.copy_(torch.where(token < 0, last, token).clamp_(min=0))
+
+    def bring(self) -> Brought:
+        """Begins to copy what was sampled to the host."""
+        self._brought.rotate()
+        brought = self._brought[0]
+        brought.tokens.copy_(self._tokens, non_blocking=True)
+        if brought.event is not None:
+            brought.event.record()
+        return brought
 
     def left(self, lines: Ints) -> Ints:
         """Which of a step's rows are left to the host, as indices."""

@@ -25,13 +25,13 @@ from lorad.worker.gpu.operators import Operators
 from lorad.worker.gpu.others import Nobody, Others
 from lorad.worker.gpu.page_ins import DeviceCopy, PinnedImages
 from lorad.worker.gpu.runs import Chunks, chunks_of, runs_for
-from lorad.worker.gpu.sampling import DeviceSampling
+from lorad.worker.gpu.sampling import Brought, DeviceSampling
 from lorad.worker.gpu.table import SlotTable
 from lorad.worker.limits import Limits
 from lorad.worker.ops import F32, PageGeometry, StepArrays
 from lorad.worker.page_ins import PageIn, PageIns
 from lorad.worker.plan import Ints, Plan
-from lorad.worker.sampler import Sampler, Samples
+from lorad.worker.sampler import Draw, Sampler, Samples
 
 PAGE_INS_MAX = 4
 PAGE_IN_FIRST_US = 2000
@@ -50,6 +50,18 @@ class Registered(NamedTuple):
     tag: int
     image: AdapterImage
     chunks: Chunks
+
+
+class Running(NamedTuple):
+    """A plan that the device computes."""
+
+    step: StepArrays
+    draw: Draw
+    left: Ints
+    """Which sampled rows are left to the host."""
+    tokens: Brought
+    on_device: bool
+    """All its tokens are the device's, and nobody asks for more of its logits."""
 
 
 class GpuWorker:
@@ -80,6 +92,7 @@ class GpuWorker:
         self.geometry = PageGeometry.of(model, config.block_size, self.dtype)
         self.limits = limits = Limits.of(config, model, self.geometry.page_bytes)
         self._config = config
+        self.plans_max = steps = 2 if config.async_scheduling and self._others.alone else 1
         modules = model.adaptable()
         places = model.layers * len(modules)
         whole = all(wide % 4 == 0 for module in modules for wide in module[1:])
@@ -113,10 +126,11 @@ class GpuWorker:
         self._images = PinnedImages(
             self.image, limits.page_bytes, config.image_cache_bytes, pinned=device.type == "cuda"
         )
-        self.page_ins = PageIns(DeviceCopy(self.arena, self._images, self._others.wait_for_copy), on_page_in)
-        self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device)
+        self._copy = DeviceCopy(self.arena, self._images, self._others.wait_for_copy)
+        self.page_ins = PageIns(self._copy, on_page_in)
+        self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device, steps=steps)
         self.sampler = Sampler(limits.rows, model.vocab, 1)
-        self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample)
+        self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample, steps=steps)
         self._modules = len(modules)
         self._adapters: dict[int, Registered] = {}
         on_progress("weights", 0, 0)
@@ -148,7 +162,8 @@ class GpuWorker:
 
     def core_config(self) -> dict[str, Any]:
         """The core's limits that follow from this worker's capacities: whatever a plan holds, the worker can do."""
-        return self.limits.core(self._config, page_ins=PAGE_INS_MAX, page_in_first_us=PAGE_IN_FIRST_US)
+        limits = self.limits.core(self._config, page_ins=PAGE_INS_MAX, page_in_first_us=PAGE_IN_FIRST_US)
+        return {**limits, "plans_max": self.plans_max}
 
     @property
     def lost(self) -> LoradError | None:
@@ -217,16 +232,28 @@ class GpuWorker:
             for adapter, slot, pages in plan.page_ins():
                 self.page_ins.start(adapter, slot, pages)
 
-    def run(self, plan: Plan) -> Samples:
-        """Computes the rows of a plan and samples those that are due."""
+    def start(self, plan: Plan) -> Running:
+        """Starts the rows of a plan. Waits for nothing, but for other ranks."""
         step = StepArrays.of(plan)
-        draw, found = self.sampler.begin(step.sample_line), dict[int, TokenLogprobs]()
+        left = self._sampling.left(step.sample_line)
+        draw = self.sampler.begin(step.sample_line)
         try:
             with self._others.together():
                 self._others.run()
-                self._start(plan, step)
-                tokens = self._sampling.tokens(len(step.sample_line))  # the step's only wait
-            if len(left := self._sampling.left(step.sample_line)):
+                tokens = self._start(plan, step)
+                if not self._others.alone:
+                    tokens.wait(0)
+        except BaseException:
+            draw.settle()
+            raise
+        return Running(step, draw, left, tokens, not len(left) and not self.sampler.prompt_scores)
+
+    def finish(self, started: Running) -> Samples:
+        """Waits for the rows of a plan, and samples those that are left to the host."""
+        step, draw, left, found = started.step, started.draw, started.left, dict[int, TokenLogprobs]()
+        try:
+            tokens = started.tokens.wait(len(step.sample_line))  # the step's only wait
+            if len(left):
                 logits = self._on_host(self.model.logits[torch.from_numpy(left).to(self.device)])
                 tokens[left], found = self.sampler.finish(
                     draw.only(left), logits, step.token_pos[step.sample_token[left]]
@@ -237,11 +264,13 @@ class GpuWorker:
             self.sampler.prompt_scores.look(step, self.sampler.request_of(step.token_line), self._logits_of)
         return Samples(tokens, found)
 
+    def run(self, plan: Plan) -> Samples:
+        """Computes the rows of a plan and samples those that are due."""
+        return self.finish(self.start(plan))
+
     def follow(self, plan: Plan) -> None:
         """Computes the rows of a plan whose samples another rank takes."""
-        step = StepArrays.of(plan)
-        self._start(plan, step)
-        self._sampling.tokens(len(step.sample_line))
+        self._start(plan, StepArrays.of(plan)).wait(0)
 
     def follow_logits(self, plan: Plan, tokens: Ints) -> None:
         """Likewise the logits of other tokens of the step."""
@@ -252,9 +281,10 @@ class GpuWorker:
         copied: F32 = logits.float().cpu().numpy()
         return copied
 
-    def _start(self, plan: Plan, step: StepArrays) -> None:
-        """Starts a step."""
+    def _start(self, plan: Plan, step: StepArrays) -> Brought:
+        """Starts a step, and the copy of what it samples."""
         buffers, samples = self.buffers, len(step.sample_line)
+        buffers.turn()
         buffers.fill(plan)
         buffers.sample(step)
         edits = plan.edits
@@ -268,6 +298,9 @@ class GpuWorker:
         buffers.send()
         self._sampling.send()
         self._compute(plan, samples)
+        brought = self._sampling.bring()
+        self._copy.after = brought.event
+        return brought
 
     def _compute(self, plan: Plan, samples: int) -> None:
         """Starts the step that the buffers hold."""
@@ -285,10 +318,15 @@ class GpuWorker:
 
     def _step(self, shape: Shape) -> None:
         self._edit_pages()
-        logits = self.model.forward(shape)
         inputs, samples = self.buffers.device, shape.samples
+        if self.plans_max > 1:
+            self._sampling.fill_in(inputs.token_id[: shape.tokens], inputs.token_line[: shape.tokens])
+        logits = self.model.forward(shape)
         line, position = inputs.sample_line[:samples], inputs.sample_position[:samples]
-        self._sampling.start(logits, line, position, inputs.counts[SAMPLES : SAMPLES + 1])
+        count = inputs.counts[SAMPLES : SAMPLES + 1]
+        self._sampling.start(logits, line, position, count)
+        if self.plans_max > 1:
+            self._sampling.keep(samples, line, count)
 
     def _edit_pages(self) -> None:
         """Applies the buffers' edits of the page table. Those beyond the count go to a place that nobody reads."""

@@ -36,6 +36,7 @@ pub(super) fn small() -> Config {
         pages_reserved: 0,
         page_tokens: 4,
         rows_max: 4,
+        plans_max: 1,
         tokens_max: 16,
         prefill_chunk_max: 8,
         slots_max: 2,

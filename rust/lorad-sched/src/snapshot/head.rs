@@ -11,8 +11,10 @@ pub struct Time {
     pub now: u64,
     /// Plans made.
     pub plans: u64,
-    /// Number of the plan in flight.
+    /// Number of the plan in flight that is committed next.
     pub in_flight: Option<u64>,
+    /// Number of the plan that was made ahead of its commit.
+    pub ahead: Option<u64>,
 }
 
 impl Time {
@@ -23,6 +25,7 @@ impl Time {
             now: cursor.pair("now ")?,
             plans: cursor.pair(" plans ")?,
             in_flight: cursor.maybe_pair(" in-flight ")?,
+            ahead: cursor.maybe_pair(" ahead ")?,
         })
     }
 }
@@ -30,7 +33,8 @@ impl Time {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "now {} plans {}", self.now, self.plans)?;
-        self.in_flight.map_or(Ok(()), |number| write!(f, " in-flight {number}"))
+        self.in_flight.map_or(Ok(()), |number| write!(f, " in-flight {number}"))?;
+        self.ahead.map_or(Ok(()), |number| write!(f, " ahead {number}"))
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
         pages_reserved,
         page_tokens,
         rows_max,
+        plans_max,
         tokens_max,
         prefill_chunk_max,
         slots_max,
@@ -39,6 +40,7 @@ pub(crate) fn core(fields: &mut impl Fields, config: &mut Config) {
     fields.field("pages_reserved", pages_reserved);
     fields.field("page_tokens", page_tokens);
     fields.field("rows_max", rows_max);
+    fields.field("plans_max", plans_max);
     fields.field("tokens_max", tokens_max);
     fields.field("prefill_chunk_max", prefill_chunk_max);
     fields.field("slots_max", slots_max);

@@ -76,7 +76,8 @@ fn stop_tokens(text: &str, vocab: u32) -> BTreeSet<u32> {
 
 /// Whose each sampled token will be, in the order of a commit; `None` where it will be dropped.
 fn sampling_rows(core: &Core) -> Vec<Option<RequestId>> {
-    let requests = core.chosen.iter().filter(|row| row.sample).map(|row| &core.requests[row.request]);
+    let rows = core.flights.flying().first().map_or(&[][..], |flight| &flight.rows);
+    let requests = rows.iter().filter(|row| row.sample).map(|row| &core.requests[row.request]);
     requests
         .map(|request| match request.state {
             RequestState::Running { .. } => Some(request.id),
