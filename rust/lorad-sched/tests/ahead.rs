@@ -1,6 +1,6 @@
 //! Plans made ahead: a device that does plans in their order, whose tokens depend on all KV that a row reads, and what every
 //! request's answer is when nobody else is there.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, VecDeque};
 
