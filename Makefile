@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test kernels build check format storm crowd gpu-check gpu-check-pack bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test kernels build check format storm crowd gpu-check gpu-check-pack gpu-tune bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -75,6 +75,9 @@ crowd: $(VENV)/.built $(VENV)/.dev ## 2,000 connections, half of them slow or dr
 
 gpu-check: gpu-check-pack ## prove and measure the GPU worker on this machine's NVIDIA GPU; ARGS="--only kernels model"
 	$(BIN)/python dist/gpu-check/check.py --json dist/gpu-check.json $(ARGS)
+
+gpu-tune: $(VENV)/.built $(VENV)/.dev ## find kernel sizes for this machine's NVIDIA GPU; ARGS="--package" for all who have such a one
+	$(BIN)/python benches/gpu/tune.py $(ARGS)
 
 gpu-check-pack: wheel $(VENV)/.built $(VENV)/.dev ## the same for a machine that has nothing but torch and Triton: dist/gpu-check.tar
 	$(BIN)/python benches/gpu/pack.py --wheel "$$(ls -t dist/lorad-*.whl | head -1)"

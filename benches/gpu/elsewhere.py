@@ -15,9 +15,9 @@ def elsewhere(operator: Callable[..., None], device: torch.device) -> Callable[.
 
     def run(*args: Any) -> None:
         there: dict[int, tuple[Tensor, Tensor]] = {}  # by the tensor's id: one that is given twice stays one
-        operator(*(_moved(arg, device, there) for arg in args))
-        for here, moved in there.values():
-            here.copy_(moved)
+        operator(*(moved(arg, device, there) for arg in args))
+        for here, copy in there.values():
+            here.copy_(copy)
 
     return run
 
@@ -32,11 +32,12 @@ class Elsewhere:
         return elsewhere(getattr(self._module, name), self._device)
 
 
-def _moved(value: Any, device: torch.device, there: dict[int, tuple[Tensor, Tensor]]) -> Any:
+def moved(value: Any, device: torch.device, there: dict[int, tuple[Tensor, Tensor]]) -> Any:
+    """A copy of a tensor, or of those in a tuple, on a device; `there` is given the pairs."""
     if isinstance(value, Tensor):
         if id(value) not in there:
             there[id(value)] = value, value.to(device, copy=True)
         return there[id(value)][1]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(item, device, there) for item in value))
+        return type(value)(*(moved(item, device, there) for item in value))
     return value

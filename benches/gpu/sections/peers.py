@@ -79,7 +79,7 @@ def run(scene: Scene, report: Report) -> None:
         took: dict[str, float] = {}
         floor = 0.0
         for place, (inputs, widths) in sites.items():
-            site, own = _site(scene, inputs, widths, ranks)
+            site, own = make_site(scene, inputs, widths, ranks)
             count = copies(site.bytes(), scene)
             sides = {"lorad": own(count)} | {name: made.sides(site, count) for name, made in peers.items()}
             wanted = site.wanted()
@@ -123,8 +123,8 @@ def _peer(name: str, report: Report) -> object | None:
         return None
 
 
-def _site(
-    scene: Scene, inputs: int, widths: tuple[int, ...], ranks: list[int]
+def make_site(
+    scene: Scene, inputs: int, widths: tuple[int, ...], ranks: list[int], tokens: int = TOKENS
 ) -> tuple[Site, Callable[[int], list[Side]]]:
     """The operands, and what makes so many of lorad's sides, each with its own copy of the adapters."""
     rng, modules = np.random.default_rng(0), range(len(widths))
@@ -132,7 +132,7 @@ def _site(
     for rank in ranks:
         made.add(rank, "bf16", list(modules))
     arena, table = made.build()
-    tokens = len(ranks) if scene.dry else TOKENS
+    tokens = len(ranks) if scene.dry else tokens
     owner = np.sort(np.arange(tokens) % len(ranks)).astype(np.int32)
     tiles = []
     for slot in range(len(ranks)):
