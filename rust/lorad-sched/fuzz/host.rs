@@ -1,5 +1,6 @@
 //! A host that makes calls as the bytes say.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 
 use lorad_sched::{
@@ -19,8 +20,8 @@ pub struct Host {
     core: Core,
     plan: Vec<i32>,
     now: u64,
-    /// Number and sampling rows of the plan in flight.
-    flight: Option<(u64, usize)>,
+    /// Numbers and sampling rows of the plans in flight.
+    flights: VecDeque<(u64, usize)>,
     book: Book,
     events: Vec<Event>,
     next_id: u64,
@@ -34,7 +35,7 @@ impl Host {
             plan,
             core,
             now: 0,
-            flight: None,
+            flights: VecDeque::new(),
             book: Book::default(),
             events: Vec::new(),
             next_id: 1,
@@ -152,7 +153,8 @@ impl Host {
     pub fn step(&mut self) {
         self.now = self.now.saturating_add(1000);
         let before = self.before();
-        if let Some((number, _)) = self.flight {
+        let full = self.flights.len() == self.core.config().plans_max as usize;
+        if let Some(&(number, _)) = self.flights.front().filter(|_| full) {
             let error = StepError::PlanInFlight { number };
             assert_eq!(self.core.step(self.now, &mut self.plan), Err(error));
             return self.unchanged(&before, &error);
@@ -160,7 +162,7 @@ impl Host {
         let length = self.plan.len() - 1;
         let short = self.core.step(self.now, &mut self.plan[..length]).expect_err("a short buffer");
         self.unchanged(&before, &short);
-        let made = self.core.step(self.now, &mut self.plan).expect("nothing was in flight");
+        let made = self.core.step(self.now, &mut self.plan).expect("there was room in flight");
         self.take_events();
         let Some(number) = made else { return };
         let (view, config) = (self.core.plan_layout().view(&self.plan), self.core.config());
@@ -169,11 +171,11 @@ impl Host {
         assert_eq!(counts.sum::<usize>(), view.tokens());
         assert_eq!((0..view.rows()).filter(|&row| view.row(row).sample).count(), view.samples());
         assert!(view.page_ins().all(|load| self.book.is_loading(load.adapter)));
-        self.flight = Some((number, view.samples()));
+        self.flights.push_back((number, view.samples()));
     }
 
     pub fn commit(&mut self, bytes: &mut Bytes) {
-        let Some((number, samples)) = self.flight.take() else {
+        let Some((number, samples)) = self.flights.pop_front() else {
             assert!(self.core.commit(self.now, bytes.byte().into(), &[]).is_err());
             return;
         };
@@ -187,7 +189,7 @@ impl Host {
     }
 
     pub fn commit_wrongly(&mut self, bytes: &mut Bytes) {
-        let Some((number, samples)) = self.flight else { return };
+        let Some(&(number, samples)) = self.flights.front() else { return };
         let before = self.before();
         let mut sampled = vec![0; samples];
         let mut given = number;
@@ -204,7 +206,7 @@ impl Host {
     }
 
     pub fn commit_failed(&mut self) {
-        match self.flight.take() {
+        match self.flights.pop_front() {
             Some((number, _)) => self.core.commit_failed(self.now, number).expect("it was in flight"),
             None => assert!(self.core.commit_failed(self.now, 1).is_err()),
         }
@@ -303,7 +305,7 @@ impl Host {
         let bound = 1000 + 64 * self.book.work();
         let mut nothing = Bytes(&[]);
         for steps in 0.. {
-            if self.flight.is_some() {
+            if steps % 3 > 0 && !self.flights.is_empty() {
                 self.commit(&mut nothing);
             }
             while !self.book.loading.is_empty() {
@@ -321,7 +323,7 @@ impl Host {
             assert!(steps < bound, "{steps} steps, at most {bound}:\n{}", self.core.dump());
             self.now = self.now.saturating_add(RUN_OUT_US);
             self.step();
-            let all_wait = self.flight.is_none() && !self.book.open.is_empty();
+            let all_wait = self.flights.is_empty() && !self.book.open.is_empty();
             assert!(!all_wait, "nothing can run, nothing is loading:\n{}", self.core.dump());
         }
         assert!(self.book.open.is_empty(), "never answered: {:?}", self.book.open.keys());

@@ -117,6 +117,7 @@ fn config(bytes: &mut Bytes) -> Config {
     // from bytes that were read, so that the seeds keep their meaning
     config.preempt_after_us = config.urgent_after_us / 2;
     config.page_in_first_us = config.urgent_after_us * u64::from(config.vocab % 2);
+    config.plans_max = 1 + config.sequence_tokens_max % 2;
     config.quantum_us = config.urgent_after_us.saturating_mul(u64::from(config.vocab - 2));
     match bytes.below(64) {
         60 => config.pages = bytes.below(3),

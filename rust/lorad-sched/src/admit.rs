@@ -87,8 +87,7 @@ impl Kept {
 impl Core {
     pub(crate) fn admit(&mut self, budget: &mut Budget) {
         self.admit_pass(budget);
-        while !self.flights.any() && self.chosen.is_empty() && self.page_ins.is_empty() && self.elect_stuck()
-        {
+        while self.chosen.is_empty() && self.page_ins.is_empty() && self.elect_stuck() {
             self.admit_pass(budget);
             if self.chosen.is_empty() && self.page_ins.is_empty() && self.adapters.loading == 0 {
                 return; // a fault of the core: check() tells

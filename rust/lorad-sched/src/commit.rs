@@ -45,6 +45,9 @@ impl Core {
         *planned -= count;
         if *planned == 0 {
             let (line, right) = (*line, *right);
+            if let Some(computed) = right {
+                self.keep_filled(entry, line, computed, false);
+            }
             self.release(entry, line, right);
             self.close(entry);
         }

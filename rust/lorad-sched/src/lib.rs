@@ -84,6 +84,7 @@ pub use crate::costs::{Costs, PlanRow};
 pub use crate::error::{CommitError, PageInError, Refusal, StepError};
 pub use crate::event::{Event, FailReason, FinishReason};
 pub use crate::explain::Explanation;
+pub use crate::plan::PENDING;
 pub use crate::policy::{Eviction, Order, Policy, Split};
 pub use crate::request::{Priority, RequestId, RequestSpec, SampledToken, SAMPLE_FAILED};
 pub use crate::ring::{Happened, Ring};

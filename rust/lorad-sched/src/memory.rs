@@ -282,15 +282,16 @@ impl Core {
     }
 
     /// Sees to it that every running row has pages for all its known tokens, before any row is put into the plan. Rows
-    /// are preempted where nothing can be evicted; a row that is itself the victim waits.
-    pub(crate) fn grow_rows(&mut self) {
+    /// are preempted where nothing can be evicted; a row that is itself the victim waits. `false`: that waits for the commit
+    /// of the plan in flight.
+    pub(crate) fn grow_rows(&mut self) -> bool {
         let (mut index, mut growing, preemptions) = (0, 0, self.counters.preemptions);
         while let Some(&entry) = self.running.get(index) {
             let request = &self.requests[entry];
-            let RequestState::Running { line, .. } = request.state else { return };
+            let RequestState::Running { line, .. } = request.state else { return true };
             let group = request.group;
             let pages = self.lines.length(line);
-            if self.config.pages_hold(pages, request.length()) {
+            if self.config.pages_hold(pages, request.extent()) {
                 growing += u32::from(!self.config.pages_hold(pages, request.length_max));
                 index += 1;
             } else if self.secure(Use::Sequence, 1, Reach::All, None) {
@@ -298,6 +299,8 @@ impl Core {
                 let capped = self.is_capped(tenant);
                 self.push_page(line, tenant);
                 self.recap(tenant, capped);
+            } else if self.flights.any() {
+                return false;
             } else if let Some(victim) = self.least_work_lost(|_| true) {
                 let position = self.running.iter().position(|&other| other == victim);
                 index -= usize::from(position.is_some_and(|position| position < index));
@@ -309,26 +312,6 @@ impl Core {
             growing = self.growing_rows();
         }
         self.headroom = growing;
-    }
-
-    /// The same for a plan ahead, as far as pages can be had without a row giving way: whether all have theirs.
-    pub(crate) fn grow_ahead(&mut self) -> bool {
-        for index in 0..self.running.len() {
-            let request = &self.requests[self.running[index]];
-            let RequestState::Running { line, .. } = request.state else { continue };
-            let group = request.group;
-            if self.config.pages_hold(self.lines.length(line), request.extent()) {
-                continue;
-            }
-            if !self.secure(Use::Sequence, 1, Reach::Idle, None) {
-                return false;
-            }
-            let tenant = self.groups[group].name.tenant;
-            let capped = self.is_capped(tenant);
-            self.push_page(line, tenant);
-            self.recap(tenant, capped);
-        }
-        self.headroom = self.growing_rows();
         true
     }
 

@@ -9,6 +9,9 @@ use std::ops::Range;
 use crate::adapter::AdapterId;
 use crate::config::Config;
 
+/// A token that the plan in flight samples: the worker knows it, by the line, when this plan's turn comes.
+pub const PENDING: i32 = -1;
+
 /// A section of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // ARCHITECTURE.md has the table

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A page that a row has filled goes into the cache at the commit, and the row holds it there. When the row ends or gives
-//! way, its last page, partly filled, goes in too. KV that a plan was to write isn't put in when the plan was lost or the
-//! worker refused the row.
+//! way, its last page, partly filled, goes in too; where a plan ahead still has the row, at the commit of that one. KV that a
+//! plan was to write isn't put in when the plan was lost or the worker refused the row.
 
 use lorad_blocks::pool::{Owner, PageId};
 use lorad_blocks::prefix::{Domain, Insertion, Match, NodeId, Parent};
@@ -98,13 +98,19 @@ impl Core {
     /// Puts the pages that the plan's rows have filled into the cache.
     pub(crate) fn keep_all_filled(&mut self) {
         for index in 0..self.filled.len() {
-            self.keep_filled(self.filled[index]);
+            let entry = self.filled[index];
+            if let RequestState::Running { line, computed, planned, .. } = self.requests[entry].state {
+                self.keep_filled(entry, line, computed, planned > 0);
+            }
         }
         self.filled.clear();
     }
 
-    fn keep_filled(&mut self, entry: u32) {
-        let RequestState::Running { line, computed, .. } = self.requests[entry].state else { return };
+    /// Puts a row's full pages into the cache. `flies`: a plan in flight has the row.
+    pub(crate) fn keep_filled(&mut self, entry: u32, line: u32, computed: u32, flies: bool) {
+        if !self.config.prefix_cache {
+            return;
+        }
         let size = self.config.page_tokens;
         loop {
             let (cached, node) = self.lines.cached(line);
@@ -123,6 +129,8 @@ impl Core {
                     self.give_cached(outgrown);
                     node
                 }
+                // another has computed the same, but a plan in flight reads the row's own page: some other time
+                Ok(Insertion::Exists { node }) if flies => return self.release_node(node),
                 // another has computed the same: its page serves for this one too
                 Ok(Insertion::Exists { node }) => {
                     let given = self.pool.give(page, Owner::Sequence { line, col: cached });

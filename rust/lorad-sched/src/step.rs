@@ -57,13 +57,8 @@ impl Core {
         self.expire();
         self.turn_clocks();
         self.forget_absent(self.now);
-        if self.flights.any() {
-            if !self.groups.urgent.is_empty() || !self.grow_ahead() {
-                return Ok(None);
-            }
-        } else {
-            self.grow_rows();
-            self.make_way();
+        if !self.grow_rows() || !self.make_way() {
+            return Ok(None); // somebody gives way, when the plan in flight is committed
         }
         if !self.page_in_first() {
             self.choose_running(&mut budget);

@@ -6,6 +6,17 @@ use crate::core::Core;
 use crate::memory::{Reach, Use};
 use crate::request::RequestState;
 
+/// What came of making way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// A row was preempted.
+    Way,
+    /// None may be.
+    Not,
+    /// One may be, when the plan in flight is committed.
+    Later,
+}
+
 /// What a turn adds to a tenant of weight 1.
 const TURN: u64 = 1 << 32;
 
@@ -52,7 +63,7 @@ impl Core {
     /// least service.
     pub(crate) fn elect_stuck(&mut self) -> bool {
         let stuck = self.running.is_empty() && self.adapters.loading == 0 && self.groups.urgent.is_empty();
-        if !stuck {
+        if !stuck || self.flights.any() {
             return false;
         }
         let least = self.tenants.waiting.front(0).filter(|&tenant| self.groups.waits.front(tenant).is_some());
@@ -65,40 +76,46 @@ impl Core {
     }
 
     /// Preempts rows that have had their tokens, as far as the urgent groups lack what they hold. Before any row is put
-    /// into the plan.
-    pub(crate) fn make_way(&mut self) {
+    /// into the plan. `false`: that waits for the commit of the plan in flight.
+    pub(crate) fn make_way(&mut self) -> bool {
         let drained = self.drained.take();
         let (mut index, mut kept) = (0, Kept::default());
         'groups: loop {
             if index == self.groups.urgent.len() && !self.elect() {
-                return;
+                return true;
             }
             let group = self.groups.urgent[index];
             let reach = Reach::Urgent(index);
             let patient = self.now.saturating_sub(self.groups[group].elected) < self.config.preempt_after_us;
             while let Err(lack) = self.look_at(group, reach, kept) {
                 let made = match lack {
-                    Lack::Line | Lack::Pages if patient => false,
+                    Lack::Line | Lack::Pages if patient => Made::Not,
                     Lack::Slot | Lack::Place if patient => {
                         self.drain_an_adapter(group, drained);
                         break;
                     }
                     Lack::Line => self.preempt_one(group),
                     Lack::Pages => self.preempt_for_pages(group, reach, kept),
-                    Lack::Slot | Lack::Place => {
-                        self.preempt_an_adapter(group) || {
+                    Lack::Slot | Lack::Place => match self.preempt_an_adapter(group) {
+                        Made::Not => {
                             self.drain_an_adapter(group, drained);
                             break;
                         }
-                    }
+                        made => made,
+                    },
                     Lack::Tenant => {
                         self.hold_up(group);
                         continue 'groups;
                     }
                     Lack::PageIn | Lack::Prompt => break,
                 };
-                if !made {
-                    return; // not yet: the rows' turns end in a bounded time
+                match made {
+                    Made::Way => {}
+                    Made::Not => return true, // not yet: the rows' turns end in a bounded time
+                    Made::Later => {
+                        self.drained = self.drained.or(drained);
+                        return false;
+                    }
                 }
             }
             kept.add(self.pages_needed(group));
@@ -122,13 +139,18 @@ impl Core {
 
     /// Preempts a row for a group: of another group if there is one, else of its own, which then comes after the one that
     /// waits: else it would come back at once.
-    fn preempt_one(&mut self, group: u32) -> bool {
+    fn preempt_one(&mut self, group: u32) -> Made {
         let others = |entry| self.is_preemptible(entry) && self.requests[entry].group != group;
-        if let Some(victim) = self.least_work_lost(others) {
-            self.preempt(victim, false);
-            return true;
+        let (other, own) =
+            (self.least_work_lost(others), self.least_work_lost(|entry| self.is_preemptible(entry)));
+        if own.is_some() && self.flights.any() {
+            return Made::Later;
         }
-        let Some(victim) = self.least_work_lost(|entry| self.is_preemptible(entry)) else { return false };
+        if let Some(victim) = other {
+            self.preempt(victim, false);
+            return Made::Way;
+        }
+        let Some(victim) = own else { return Made::Not };
         let head = self.groups.queues.front(group);
         self.preempt(victim, false);
         if let Some(head) = head {
@@ -136,11 +158,11 @@ impl Core {
             self.groups.queues.push_front(group, head);
             self.settle(group);
         }
-        true
+        Made::Way
     }
 
     /// Preempts one row, if all that may be preempted have enough together, or all may.
-    fn preempt_for_pages(&mut self, group: u32, reach: Reach, kept: Kept) -> bool {
+    fn preempt_for_pages(&mut self, group: u32, reach: Reach, kept: Kept) -> Made {
         let (mut pages, mut growing, mut all) = (0, 0, true);
         for &entry in &self.running {
             match self.requests[entry].state {
@@ -158,11 +180,11 @@ impl Core {
         if all || self.available(Use::Sequence, reach, adapter) + pages >= needed {
             return self.preempt_one(group);
         }
-        false
+        Made::Not
     }
 
     /// Preempts all rows of one adapter, if there is one whose rows all may be preempted: the one with the fewest.
-    fn preempt_an_adapter(&mut self, group: u32) -> bool {
+    fn preempt_an_adapter(&mut self, group: u32) -> Made {
         let own = self.groups[group].name.adapter;
         let mut best: Option<(u32, u32)> = None;
         for &entry in &self.running {
@@ -185,14 +207,17 @@ impl Core {
                 best = Some((rows, adapter));
             }
         }
-        let Some((_, adapter)) = best else { return false };
+        let Some((_, adapter)) = best else { return Made::Not };
+        if self.flights.any() {
+            return Made::Later;
+        }
         // the last admitted first, so that the queue has them in the order of admission
         while let Some(entry) =
             self.running.iter().rev().copied().find(|&entry| self.requests[entry].adapter == Some(adapter))
         {
             self.preempt(entry, false);
         }
-        true
+        Made::Way
     }
 
     /// Gives an adapter no new rows until its slot is free, and its prompts come first: the one that was drained before, or

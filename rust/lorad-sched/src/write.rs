@@ -2,7 +2,7 @@
 
 use crate::adapter::Residency;
 use crate::core::Core;
-use crate::plan::{Head, Part};
+use crate::plan::{Head, Part, PENDING};
 use crate::step::Chosen;
 
 impl Core {
@@ -67,7 +67,7 @@ impl Core {
             let (request, end) = (&self.requests[row.request], first + row.count as usize);
             let ids = &mut self.layout.part_mut(plan, Part::TokenId)[first..end];
             if row.start >= request.length() {
-                ids.fill(-1); // the plan in flight samples it
+                ids.fill(PENDING);
             } else if let ([id], true) = (&mut *ids, row.sample) {
                 *id = request.last as i32; // decoding; the others are out of the CPU's caches
             } else {

@@ -19,6 +19,7 @@ fn config(seed: u64) -> Config {
         page_tokens: 1 + random.below(4),
         rows_max,
         rows_reserved: random.below(rows_max.div_ceil(2)),
+        plans_max: 1 + (seed % 2) as u32,
         tokens_max: 6 + random.below(8),
         prefill_chunk_max: 1 + random.below(7),
         slots_max: 1 + random.below(4),
@@ -164,6 +165,56 @@ fn the_same_calls_give_the_same_plans_events_and_dump() {
     }
 }
 
+/// The same requests, one plan at a time and with a plan ahead, whatever the steps and commits are between: tokens are a function of
+/// request and position, and everybody gets the same ones.
+#[test]
+fn answers_are_the_same_with_a_plan_ahead() {
+    let (mut ahead, mut dropped, mut preempted, mut reused, mut stopped) = (0, 0, 0, 0, 0);
+    for seed in 0..40 {
+        let answers = [1, 2].map(|plans_max| {
+            let config = Config { plans_max, waiting_max: 1000, ..config(seed) };
+            let (mut random, mut asked) =
+                (Random::new(seed + 1000 * u64::from(plans_max)), Random::new(seed));
+            let mut host = Host::new(config);
+            host.fails = 0;
+            for _ in 0..4 {
+                host.register(1 + asked.below(3));
+            }
+            let adapters: Vec<AdapterId> = host.adapters.keys().copied().collect();
+            for _ in 0..60 {
+                let adapter = Some(adapters[asked.below(4) as usize]).filter(|_| asked.chance(75));
+                let (prompt, max) = (1 + asked.below(12), 1 + asked.below(11));
+                host.add(adapter, prompt, max, asked.chance(60));
+                for _ in 0..random.below(12) {
+                    match random.below(3) {
+                        0 => host.commit(),
+                        1 => host.report_page_in(&mut random, false),
+                        _ => {
+                            host.step(&mut random);
+                        }
+                    }
+                    host.core.check().unwrap();
+                }
+            }
+            host.drain(&mut random);
+            assert_eq!(host.ahead > 0, plans_max == 2, "seed {seed}");
+            let counters = host.core.stats().counters;
+            ahead += host.ahead;
+            dropped += host.dropped;
+            preempted += counters.preemptions;
+            reused += counters.prefix_tokens;
+            stopped += host.finished.get("stop").copied().unwrap_or(0);
+            host.answers
+        });
+        assert!(answers[0].len() > 5, "seed {seed}");
+        assert_eq!(answers[0], answers[1], "seed {seed}");
+    }
+    println!(
+        "{ahead} plans ahead, {dropped} tokens in vain, {preempted} preemptions, {reused} tokens reused"
+    );
+    assert!(ahead > 1000 && dropped > 100 && preempted > 300 && reused > 1000 && stopped > 200);
+}
+
 /// Two adapters and the base are flooded so that their queues never empty; others ask once in a while. No first request
 /// of a group ever waits longer than the bound.
 #[test]
@@ -188,7 +239,9 @@ fn nobody_starves_under_a_flood() {
                 host.add(Some(adapter), 1 + random.below(6), 1 + random.below(8), false);
             }
             host.step(&mut random);
-            host.commit();
+            if host.flights.len() == config.plans_max as usize || random.chance(20) {
+                host.commit();
+            }
             while !host.loading.is_empty() {
                 host.report_page_in(&mut random, false);
             }

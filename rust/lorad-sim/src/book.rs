@@ -49,19 +49,26 @@ pub struct Record {
     pub aborting: bool,
     /// The worker failed it.
     pub failing: bool,
-    /// Prompt and answer, while it lives.
+    /// Prompt and answer, while it lives; at the end those that it will be told.
     tokens: Vec<u32>,
+    /// How many these are: the worker has sampled them in plans in flight.
+    pub ahead: u32,
     /// Hash of adapter, tenant and all tokens up to each one: what its KV depends on.
     chain: Vec<u64>,
 }
 
 impl Record {
-    /// Tokens known so far.
+    /// Tokens known so far, to the worker at least.
     pub fn known(&self) -> u32 {
         self.tokens.len() as u32
     }
 
-    /// One of them.
+    /// Tokens that it was told, and its prompt's.
+    pub fn told(&self) -> u32 {
+        self.known() - self.ahead
+    }
+
+    /// One of all.
     pub fn token(&self, position: u32) -> Option<u32> {
         self.tokens.get(position as usize).copied()
     }
@@ -143,6 +150,7 @@ impl Book {
             aborting: false,
             failing: false,
             tokens: Vec::new(),
+            ahead: 0,
             chain: Vec::new(),
         };
         if refused.is_none() {
@@ -156,6 +164,14 @@ impl Book {
     pub fn abort(&mut self, id: u64) {
         if let Some(record) = self.find_mut(id) {
             record.aborting = true;
+        }
+    }
+
+    /// The worker samples a token of a request that lives, in a plan that isn't committed yet.
+    pub fn sampled(&mut self, id: u64, token: u32) {
+        if let Some(record) = self.find_mut(id) {
+            record.push(token);
+            record.ahead += 1;
         }
     }
 
@@ -181,7 +197,8 @@ impl Book {
     /// A request gave its line up.
     pub fn preempted(&mut self, id: u64) -> Result<(), String> {
         self.preemptions += 1;
-        let line = self.find_mut(id).and_then(|record| record.line.take());
+        let record = self.find_mut(id).filter(|record| record.ahead == 0);
+        let line = record.and_then(|record| record.line.take());
         line.map(|_| ()).ok_or(format!("request {id} was preempted and didn't run"))
     }
 
@@ -199,8 +216,12 @@ impl Book {
             ));
         }
         record.first_us.get_or_insert(now_us);
+        let place = record.told();
+        if record.ahead == 0 || record.token(place) != Some(token) {
+            return Err(format!("request {id} was told {token}, sampled was {:?}", record.token(place)));
+        }
         record.answered += 1;
-        record.push(token);
+        record.ahead -= 1;
         Ok(())
     }
 
@@ -209,7 +230,8 @@ impl Book {
         let index = self.living.remove(&id).ok_or(format!("request {id} ended and doesn't live"))?;
         let failing_tag = self.failing_tag;
         let record = &mut self.records[index];
-        let stopped = record.answered > 0 && record.tokens.last() == Some(&STOP);
+        let last = record.told().checked_sub(1).and_then(|place| record.token(place));
+        let stopped = record.answered > 0 && last == Some(STOP);
         let right = match end {
             End::Stop => stopped && record.answered == record.ask.stop_after,
             End::Length => !stopped && record.answered == record.ask.max_tokens,
@@ -255,6 +277,7 @@ mod tests {
         Ask { id: 1, tenant: 2, adapter: Some(4), prompt: 2, max_tokens: 2, stop_after: 0, like: 0 };
 
     fn tell(book: &mut Book, token: u32) -> Result<(), String> {
+        book.sampled(1, token);
         book.promise(1, Some(token));
         book.token(1, token, 30)
     }
@@ -278,8 +301,14 @@ mod tests {
         let mut book = book(ASK);
         assert!(book.clone().token(1, 8, 30).is_err(), "nothing is due");
         book.promise(1, Some(8));
+        let ready = book.clone();
+        assert!(book.clone().token(1, 8, 30).is_err(), "it wasn't sampled");
         assert!(book.clone().token(1, 9, 30).is_err(), "another is due");
         assert!(book.clone().settled().is_err(), "it's due");
+        book.sampled(1, 8);
+        assert!(book.clone().preempted(1).is_err(), "it's in flight");
+        assert!(book.clone().token(1, 8, 30).is_ok(), "it was sampled and is due");
+        book = ready;
         book.preempted(1).unwrap();
         assert!(book.clone().preempted(1).is_err(), "it doesn't run");
         assert!(book.token(1, 8, 30).is_err(), "it doesn't run");

@@ -36,6 +36,7 @@ pub fn scenario(seed: u64, steps: u64) -> Scenario {
         quantum_us: between(0, 400_000),
         rows_reserved: between(0, u64::from(rows_max - 1) / 2) as u32,
         prefix_cache: !seed.is_multiple_of(4),
+        plans_max: if seed.is_multiple_of(5) { 2 } else { 1 },
         page_in_first_us: if seed.is_multiple_of(3) { 20_000 } else { 0 },
         costs: Costs {
             // from far less than a step to several of them

@@ -1,6 +1,7 @@
 //! Running a trace on a core: the loop of the engine, on a virtual clock.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use lorad_sched::{Config, ConfigError, Stats};
@@ -172,7 +173,7 @@ fn drive(
     host: &Host,
     watch: Option<&Watch<'_>>,
 ) -> Result<(), Failure> {
-    let mut last_step = None;
+    let (mut last_step, mut ends) = (None, VecDeque::new());
     loop {
         inputs.tell(world, world.clock.now_us(), false)?;
         if inputs.open
@@ -181,9 +182,14 @@ fn drive(
             inputs.open = false;
             last_step = Some(world.totals.steps + STEPS_MORE + STEPS_PER_TOKEN * world.book.work());
         }
-        match world.step()? {
-            Some(duration_us) => {
-                let end_us = world.clock.now_us().saturating_add(duration_us);
+        while world.goes_ahead() {
+            let Some(duration_us) = world.step()? else { break };
+            // the worker computes one plan after the other
+            let begin_us = ends.back().copied().unwrap_or(0).max(world.clock.now_us());
+            ends.push_back(begin_us.saturating_add(duration_us));
+        }
+        match ends.pop_front() {
+            Some(end_us) => {
                 if host.during {
                     inputs.tell(world, end_us - 1, true)?;
                 }

@@ -76,6 +76,7 @@ fn after(between: Step) -> Found {
     let mut book = book();
     let mut worker = worker(&book);
     worker.apply(&prompt(), &book, adapter)?;
+    book.sampled(5, 13);
     book.promise(5, Some(13));
     book.token(5, 13, 1)?;
     worker.apply(&between, &book, adapter)?;
@@ -91,6 +92,17 @@ fn refused(found: Found, what: &str) {
 fn right_plans_pass() {
     after(Step::default()).unwrap();
     after(base([2, 3])).unwrap();
+}
+
+#[test]
+fn a_token_that_the_core_doesnt_know_is_pending() {
+    let mut book = book();
+    let mut worker = worker(&book);
+    worker.apply(&prompt(), &book, adapter).unwrap();
+    book.sampled(5, 13);
+    refused(worker.clone().apply(&decode(), &book, adapter), "the plan gives Some((13, 3, 0))");
+    let pending = (lorad_sched::PENDING as u32, 3, 0);
+    worker.apply(&Step { tokens: vec![pending], ..decode() }, &book, adapter).unwrap();
 }
 
 #[test]

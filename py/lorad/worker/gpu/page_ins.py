@@ -59,16 +59,14 @@ class PinnedImages:
 class DeviceCopy:
     """Copies images to pages of a device's arena, on a stream of its own: one copy for each run of neighbouring pages.
 
-    The pages are the adapter's alone until the core hears of the end. Whoever had them before has been computed, or is
-    computed by a step that was started before: where a row finds that another has cached the same page, the commit
-    gives its own away, and a step made ahead of that commit still reads it. So a copy waits for the step started last.
+    The pages are the adapter's alone until the core hears of the end, and whoever had them before has been computed:
+    the core gives pages away at the commit of the last plan that has their row. So the streams needn't wait for one
+    another.
     """
 
     def __init__(self, arena: Tensor, images: PinnedImages, on_end: Callable[[], None] = lambda: None) -> None:
         """`arena`: u8 [pages, page_bytes]. `on_end`: called after each copy, also a failed one, as a part of it."""
         self._on_end = on_end
-        self.after: torch.cuda.Event | None = None
-        """Of the step that was started last."""
         self._arena = arena
         self._images = images
         self._stream = torch.cuda.Stream(arena.device) if arena.is_cuda else None  # type: ignore[no-untyped-call]
@@ -81,8 +79,6 @@ class DeviceCopy:
 
     def _copy(self, adapter: int, pages: Ints) -> int:
         image = self._images.get(adapter)
-        if self._stream is not None and self.after is not None:
-            self._stream.wait_event(self.after)
         with torch.cuda.stream(self._stream):
             for begin, end, first in runs(pages):
                 self._arena[first : first + end - begin].copy_(image[begin:end], non_blocking=True)

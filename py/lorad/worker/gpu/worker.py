@@ -126,8 +126,7 @@ class GpuWorker:
         self._images = PinnedImages(
             self.image, limits.page_bytes, config.image_cache_bytes, pinned=device.type == "cuda"
         )
-        self._copy = DeviceCopy(self.arena, self._images, self._others.wait_for_copy)
-        self.page_ins = PageIns(self._copy, on_page_in)
+        self.page_ins = PageIns(DeviceCopy(self.arena, self._images, self._others.wait_for_copy), on_page_in)
         self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device, steps=steps)
         self.sampler = Sampler(limits.rows, model.vocab, 1)
         self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample, steps=steps)
@@ -298,9 +297,7 @@ class GpuWorker:
         buffers.send()
         self._sampling.send()
         self._compute(plan, samples)
-        brought = self._sampling.bring()
-        self._copy.after = brought.event
-        return brought
+        return self._sampling.bring()
 
     def _compute(self, plan: Plan, samples: int) -> None:
         """Starts the step that the buffers hold."""

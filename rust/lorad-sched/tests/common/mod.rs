@@ -1,11 +1,12 @@
 //! A naive host beside the core: a worker that keeps what each page holds, and a book of what each request was told.
 //! It never looks into the core: only plans and events count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lorad_sched::plan::Part;
 use lorad_sched::{
-    AdapterId, AdapterSpec, Config, Core, Event, FinishReason, Priority, RequestSpec, SAMPLE_FAILED,
+    AdapterId, AdapterSpec, Config, Core, Event, FinishReason, Priority, RequestSpec, StepError, PENDING,
+    SAMPLE_FAILED,
 };
 
 /// A seeded stream of numbers (xorshift).
@@ -47,6 +48,8 @@ pub struct Entry {
     pub spec: RequestSpec,
     /// Answer so far.
     pub answer: Vec<u32>,
+    /// What plans in flight have sampled for it: tokens that it will be told.
+    ahead: VecDeque<u32>,
     /// Admitted and neither preempted nor finished since.
     pub line: Option<u32>,
 }
@@ -62,11 +65,14 @@ impl Entry {
     }
 
     fn token(&self, position: u32) -> u32 {
-        let prompt = &self.spec.prompt;
-        match prompt.get(position as usize) {
-            Some(token) => *token,
-            None => self.answer[position as usize - prompt.len()],
-        }
+        let (prompt, position) = (&self.spec.prompt, position as usize);
+        let tokens = prompt.iter().chain(&self.answer).chain(&self.ahead);
+        *tokens.clone().nth(position).expect("a token that is known")
+    }
+
+    /// Tokens that the core was told.
+    fn told(&self) -> u32 {
+        (self.spec.prompt.len() + self.answer.len()) as u32
     }
 }
 
@@ -78,12 +84,34 @@ pub fn letter(id: u64, position: u32) -> u32 {
     (((id % 5 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (position % 50)) & 1) as u32
 }
 
+/// Does the model end this answer here?
+fn stops(id: u64, position: u32) -> bool {
+    (id.wrapping_mul(0x9e37_79b9) ^ u64::from(position).wrapping_mul(0x85eb_ca6b)) % 11 == 3
+}
+
+/// A plan in flight.
+pub struct Flight {
+    pub number: u64,
+    /// Rows that sample: request and token to answer with.
+    samples: Vec<(u64, i32)>,
+    requests: Vec<u64>,
+    /// Pages that it reads or writes: no page-in may come into them before its commit.
+    pages: BTreeSet<u32>,
+}
+
 pub struct Host {
     pub core: Core,
     pub config: Config,
     pub plan: Vec<i32>,
     pub now: u64,
-    pub in_flight: Option<u64>,
+    pub flights: VecDeque<Flight>,
+    /// A sampled row in a hundred that the worker fails.
+    pub fails: u32,
+    /// Answers of the requests that ended by themselves.
+    pub answers: BTreeMap<u64, Vec<u32>>,
+    /// Plans that were made while another was in flight, and their tokens that were sampled in vain.
+    pub ahead: u64,
+    pub dropped: u64,
     pub book: BTreeMap<u64, Entry>,
     pub adapters: BTreeMap<AdapterId, AdapterSpec>,
     /// Unregistered, not gone yet.
@@ -100,8 +128,6 @@ pub struct Host {
     table: Vec<Vec<u32>>,
     line_request: Vec<u64>,
     slots: Vec<Option<(AdapterId, Vec<u32>)>>,
-    /// Rows that sample: request and token to answer with.
-    samples: Vec<(u64, i32)>,
     events: Vec<Event>,
     /// Everything the core ever said, for comparing two runs.
     pub transcript: u64,
@@ -114,7 +140,11 @@ impl Host {
             plan: vec![0; core.plan_layout().length()],
             core,
             now: 0,
-            in_flight: None,
+            flights: VecDeque::new(),
+            fails: 1,
+            answers: BTreeMap::new(),
+            ahead: 0,
+            dropped: 0,
             book: BTreeMap::new(),
             adapters: BTreeMap::new(),
             draining: BTreeMap::new(),
@@ -129,7 +159,6 @@ impl Host {
             table: vec![vec![u32::MAX; config.cols() as usize]; config.rows_max as usize],
             line_request: vec![0; config.rows_max as usize],
             slots: vec![None; config.slots_max as usize],
-            samples: Vec::new(),
             events: Vec::new(),
             transcript: 0xcbf2_9ce4_8422_2325,
             config,
@@ -183,7 +212,7 @@ impl Host {
         match self.core.add(self.now, spec.clone()) {
             Ok(()) => {
                 self.next_id += 1;
-                self.book.insert(id, Entry { spec, answer: Vec::new(), line: None });
+                self.book.insert(id, Entry { spec, answer: Vec::new(), ahead: VecDeque::new(), line: None });
             }
             Err(refusal) => {
                 *self.refused.entry(refusal.code()).or_default() += 1;
@@ -207,15 +236,17 @@ impl Host {
     pub fn step(&mut self, random: &mut Random) -> bool {
         self.now += 1 + u64::from(random.below(1000));
         let result = self.core.step(self.now, &mut self.plan);
-        if let Some(number) = self.in_flight {
-            assert_eq!(result, Err(lorad_sched::StepError::PlanInFlight { number }));
+        if self.flights.len() == self.config.plans_max as usize {
+            let number = self.flights[0].number;
+            assert_eq!(result, Err(StepError::PlanInFlight { number }));
             return false;
         }
         let number = result.unwrap();
         self.take_events();
         let Some(number) = number else { return false };
         self.steps += 1;
-        self.in_flight = Some(number);
+        self.ahead += u64::from(!self.flights.is_empty());
+        let (mut samples, mut requests, mut used) = (Vec::new(), Vec::new(), BTreeSet::new());
         let layout = self.core.plan_layout().clone();
         let plan = std::mem::take(&mut self.plan);
         let view = layout.view(&plan);
@@ -230,6 +261,9 @@ impl Host {
             assert_eq!((load.tag, load.pages.len() as u32), (spec.tag, spec.pages));
             assert!(self.slots[load.slot as usize].is_none(), "slot {} is loaded over another", load.slot);
             let pages: Vec<u32> = load.pages.iter().map(|&page| page as u32).collect();
+            let read =
+                self.flights.iter().find(|flight| pages.iter().any(|page| flight.pages.contains(page)));
+            assert!(read.is_none(), "a page-in into pages of a plan in flight");
             self.copy(load.adapter, &pages); // the copy may write at any moment until it's reported
             self.loading.push((load.adapter, load.slot, pages));
         }
@@ -244,6 +278,7 @@ impl Host {
         for (source, target) in view.copies() {
             assert_eq!(self.pages[source as usize], Held::Kv, "page {source} is copied and was written over");
             self.pages[target as usize] = Held::Kv;
+            used.extend([source, target]);
             let size = self.config.page_tokens;
             for offset in 0..size {
                 self.kv[(target * size + offset) as usize] = self.kv[(source * size + offset) as usize];
@@ -254,7 +289,6 @@ impl Host {
             view.rows() <= self.config.rows_max as usize && view.tokens() <= self.config.tokens_max as usize
         );
         let (mut token, mut distinct) = (0, Vec::new());
-        self.samples.clear();
         for row in 0..view.rows() {
             let row = view.row(row);
             let id = self.line_request[row.line as usize];
@@ -262,7 +296,8 @@ impl Host {
                 self.book.get(&id).unwrap_or_else(|| panic!("request {id} has a row and isn't known"));
             assert_eq!(entry.line, Some(row.line));
             assert!(row.count >= 1 && row.count <= self.config.prefill_chunk_max);
-            let known = (entry.spec.prompt.len() + entry.answer.len()) as u32;
+            requests.push(id);
+            let known = entry.told() + entry.ahead.len() as u32;
             assert!(row.start + row.count <= known);
             assert_eq!(row.sample, row.start + row.count == known, "sampled from the last known token");
             match (entry.spec.adapter, row.adapter) {
@@ -272,6 +307,7 @@ impl Host {
                     assert_eq!(tag, spec.tag, "the row names another generation");
                     let (held, pages) = self.slots[slot as usize].as_ref().expect("an empty slot in a row");
                     assert_eq!(*held, adapter, "the slot holds another adapter");
+                    used.extend(pages);
                     for (part, &page) in pages.iter().enumerate() {
                         let weights = Held::Weights { adapter, part: part as u32 };
                         assert_eq!(self.pages[page as usize], weights, "page {page} was written over");
@@ -296,6 +332,7 @@ impl Host {
             };
             for position in 0..row.start {
                 let (page, cell) = cell(position);
+                used.insert(page);
                 assert_eq!(
                     self.pages[page as usize],
                     Held::Kv,
@@ -304,28 +341,37 @@ impl Host {
                 assert_eq!(self.kv[cell], Some(entry.origin(position)), "KV of another");
             }
             for position in row.start..row.start + row.count {
-                assert_eq!(view.part(Part::TokenId)[token as usize], entry.token(position) as i32);
+                let pending = position >= entry.told();
+                let expected = if pending { PENDING } else { entry.token(position) as i32 };
+                assert_eq!(view.part(Part::TokenId)[token as usize], expected);
                 assert_eq!(view.part(Part::TokenPos)[token as usize], position as i32);
                 assert_eq!(view.part(Part::TokenLine)[token as usize], row.line as i32);
                 let (page, cell) = cell(position);
+                used.insert(page);
                 self.pages[page as usize] = Held::Kv;
                 self.kv[cell] = Some(entry.origin(position));
                 token += 1;
             }
             if row.sample {
-                let stops = !entry.spec.stop_tokens.is_empty();
-                let token = match random.below(100) {
-                    0 => SAMPLE_FAILED,
-                    1..=9 if stops => STOP as i32,
-                    _ => letter(id, known) as i32,
+                let ends = !entry.spec.stop_tokens.is_empty() && stops(id, known);
+                let token = if random.below(100) < self.fails {
+                    SAMPLE_FAILED
+                } else if ends {
+                    STOP as i32
+                } else {
+                    letter(id, known) as i32
                 };
-                self.samples.push((id, token));
+                samples.push((id, token));
+                // of a row that failed the worker has something, which nobody is told
+                let entry = self.book.get_mut(&id).expect("it has a row");
+                entry.ahead.push_back(token.max(0) as u32);
             }
         }
         assert_eq!(token as usize, view.tokens());
         assert_eq!(view.part(Part::Header)[3] as usize, distinct.len());
         assert!(distinct.len() <= self.config.adapters_step_max as usize);
-        assert_eq!(self.samples.len(), view.samples());
+        assert_eq!(samples.len(), view.samples());
+        self.flights.push_back(Flight { number, samples, requests, pages: used });
         self.plan = plan;
         true
     }
@@ -338,14 +384,14 @@ impl Host {
     }
 
     pub fn commit(&mut self) {
-        let Some(number) = self.in_flight.take() else {
+        let Some(Flight { number, samples, .. }) = self.flights.pop_front() else {
             assert!(self.core.commit(self.now, 1, &[]).is_err());
             return;
         };
         assert!(self.core.commit(self.now, number + 1, &[]).is_err());
-        let tokens: Vec<i32> = self.samples.iter().map(|(_, token)| *token).collect();
+        let tokens: Vec<i32> = samples.iter().map(|(_, token)| *token).collect();
         self.core.commit(self.now, number, &tokens).unwrap();
-        let samples = std::mem::take(&mut self.samples);
+        self.dropped += samples.iter().filter(|(id, _)| !self.book.contains_key(id)).count() as u64;
         // what must be said, in the plan's order
         let told: Vec<(u64, u32)> = samples
             .iter()
@@ -357,10 +403,13 @@ impl Host {
     }
 
     pub fn lose_plan(&mut self) {
-        let Some(number) = self.in_flight.take() else { return };
-        self.samples.clear();
-        self.core.commit_failed(self.now, number).unwrap();
+        let Some(flight) = self.flights.pop_front() else { return };
+        self.core.commit_failed(self.now, flight.number).unwrap();
         assert_eq!(self.take_events(), []);
+        assert!(
+            flight.requests.iter().all(|id| !self.book.contains_key(id)),
+            "a request of a lost plan lives"
+        );
     }
 
     pub fn report_page_in(&mut self, random: &mut Random, failed: bool) {
@@ -396,6 +445,7 @@ impl Host {
                 Event::Preempted { request } => {
                     let entry = self.book.get_mut(&request).expect("preempted, not known");
                     assert!(entry.line.take().is_some(), "request {request} preempted, not running");
+                    assert!(entry.ahead.is_empty(), "request {request} preempted in flight");
                 }
                 Event::Token { request, token } => {
                     let entry = self.book.get_mut(&request).expect("a token for nobody");
@@ -406,6 +456,7 @@ impl Host {
                         "a gap or a repeat in {request}"
                     );
                     assert!((entry.answer.len() as u32) < entry.spec.max_tokens);
+                    assert_eq!(entry.ahead.pop_front(), Some(token));
                     entry.answer.push(token);
                     said.push((request, token));
                 }
@@ -418,6 +469,9 @@ impl Host {
                             assert!(!stopped && entry.answer.len() as u32 == entry.spec.max_tokens);
                         }
                         FinishReason::Aborted | FinishReason::Failed { .. } => {}
+                    }
+                    if matches!(reason, FinishReason::Stop | FinishReason::Length) {
+                        self.answers.insert(request, entry.answer);
                     }
                     *self.finished.entry(reason.name()).or_default() += 1;
                 }
@@ -446,16 +500,17 @@ impl Host {
             self.book.values().map(|entry| entry.spec.prompt.len() as u32 + entry.spec.max_tokens).sum();
         let bound = 64 + 8 * u64::from(work);
         let mut steps = 0;
-        self.commit();
         while self.core.has_work() {
             if !self.step(random) {
                 assert!(
-                    !self.loading.is_empty(),
+                    !self.loading.is_empty() || !self.flights.is_empty(),
                     "nothing can run and nothing is loading:\n{}",
                     self.core.dump()
                 );
             }
-            self.commit();
+            if self.flights.len() == self.config.plans_max as usize || random.chance(50) {
+                self.commit();
+            }
             self.report_page_in(random, false);
             self.core.check().unwrap();
             steps += 1;

@@ -8,7 +8,7 @@ mod read;
 mod standing;
 mod tell;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use lorad_sched::{
     AdapterId, Config, ConfigError, Core, Costs, Event, Eviction, FinishReason, Order, Policy, SampledToken,
@@ -20,7 +20,7 @@ use crate::clock::{ns_to_us, step_ns, Channel, Clock};
 use crate::error::{Failure, Kind};
 use crate::random::Random;
 use crate::record::Recorder;
-use crate::step::{Fingerprint, Step};
+use crate::step::{Fingerprint, Row, Step};
 use crate::worker::{Sizes, Worker};
 
 /// A registered generation.
@@ -38,6 +38,13 @@ struct Adapter {
 struct Named {
     id: AdapterId,
     tag: u32,
+}
+
+/// A plan in flight: its number, its rows and whose they are.
+#[derive(Clone, Debug)]
+struct Flight {
+    number: u64,
+    rows: Vec<(Row, u64)>,
 }
 
 /// Faults that wait for their moment, by the trace's names.
@@ -100,7 +107,7 @@ pub struct World {
     worker: Worker,
     plan: Vec<i32>,
     step: Step,
-    in_flight: Option<u64>,
+    flights: VecDeque<Flight>,
     events: Vec<Event>,
     names: BTreeMap<u32, Named>,
     /// Generations that aren't gone.
@@ -141,7 +148,7 @@ impl World {
             waits: manner.waits,
             worker: Worker::new(sizes, manner.audit),
             step: Step::default(),
-            in_flight: None,
+            flights: VecDeque::new(),
             events: Vec::new(),
             names: BTreeMap::new(),
             adapters: HashMap::new(),
@@ -215,7 +222,6 @@ impl World {
         let planned = planned.map_err(|error| self.fail(Kind::Call, error.to_string()))?;
         self.hear()?;
         let Some(number) = planned else { return Ok(None) };
-        self.in_flight = Some(number);
         read::read(number, &self.core.plan_layout().view(&self.plan), &mut self.step);
         self.fingerprint.add_step(&self.step);
         let adapters = &self.adapters;
@@ -232,7 +238,37 @@ impl World {
         self.totals.rows += self.step.rows.len() as u64;
         self.totals.groups += self.step.groups.len() as u64;
         self.start_transfers();
+        let whose = |row: &Row| self.worker.request(row).map(|id| (*row, id));
+        let rows: Vec<(Row, u64)> = self.step.rows.iter().filter_map(whose).collect();
+        for (row, id) in rows.iter().filter(|(row, _)| row.sample) {
+            let token = self.sampled(row, *id);
+            self.book.sampled(*id, token);
+        }
+        self.flights.push_back(Flight { number, rows });
         Ok(Some(duration_us))
+    }
+
+    /// Is there room for a plan ahead of those in flight, and does the worker take it? It always does without one in flight.
+    pub fn goes_ahead(&mut self) -> bool {
+        let room = self.flights.len() < self.core.config().plans_max as usize;
+        room && (self.flights.is_empty() || self.noise.below(4) > 0)
+    }
+
+    /// What the model answers behind a row: the tokens of `lorad_sched::script`, or others.
+    fn sampled(&self, row: &Row, id: u64) -> u32 {
+        let scripted = self.scripted(row, id);
+        let record = self.book.find(id).filter(|record| record.line == Some(row.line));
+        let number = record.map_or(0, |record| record.known() - record.ask.prompt + 1);
+        match record {
+            Some(record) if record.ask.stop_after == number => STOP,
+            Some(_) if scripted == STOP => STOP + 1,
+            _ => scripted,
+        }
+    }
+
+    fn scripted(&self, row: &Row, id: u64) -> u32 {
+        let token = id.wrapping_mul(1000).wrapping_add(u64::from(row.start + row.count));
+        (token % u64::from(self.core.config().vocab)) as u32
     }
 
     fn start_transfers(&mut self) {
@@ -247,22 +283,18 @@ impl World {
         }
     }
 
-    /// Commits the plan in flight: each row that samples gets its token, unless the worker fails it.
+    /// Commits the first plan in flight: each row that samples gets its token, unless the worker fails it.
     pub fn commit(&mut self) -> Done {
         let now_us = self.clock.now_us();
-        let Some(number) = self.in_flight.take() else { return Ok(()) };
-        let committed = if self.armed.plans > 0 && !self.step.rows.is_empty() {
+        let Some(Flight { number, rows }) = self.flights.pop_front() else { return Ok(()) };
+        let committed = if self.armed.plans > 0 && !rows.is_empty() {
             self.armed.plans -= 1;
-            for row in &self.step.rows {
-                if let Some(id) = self.worker.request(row) {
-                    self.book.promise(id, None);
-                }
-            }
+            rows.iter().for_each(|&(_, id)| self.book.promise(id, None));
             self.record(|| "commit_failed".to_string());
             self.core.commit_failed(now_us, number)
         } else {
             let mut call = "commit".to_string();
-            let sampled = self.sample(&mut call);
+            let sampled = self.sample(&rows, &mut call);
             self.record(|| call);
             self.core.commit(now_us, number, &sampled)
         };
@@ -271,28 +303,24 @@ impl World {
         self.book.settled().map_err(|what| self.fail(Kind::Event, what))
     }
 
-    /// What the model answers: the tokens of `lorad_sched::script`, others are added to `call`.
-    fn sample(&mut self, call: &mut String) -> Vec<SampledToken> {
-        let vocab = u64::from(self.core.config().vocab);
+    /// What the model has answered: the tokens of `lorad_sched::script`, others are added to `call`.
+    fn sample(&mut self, rows: &[(Row, u64)], call: &mut String) -> Vec<SampledToken> {
         let mut sampled = Vec::new();
-        for row in self.step.rows.iter().filter(|row| row.sample) {
-            let Some(id) = self.worker.request(row) else { continue };
-            let scripted = id.wrapping_mul(1000).wrapping_add(u64::from(row.start + row.count)) % vocab;
+        for &(row, id) in rows.iter().filter(|(row, _)| row.sample) {
+            let scripted = self.scripted(&row, id);
             // one that was taken back meanwhile isn't told; its id may belong to another by now
             let record = self.book.find(id).filter(|record| record.line == Some(row.line));
             let token = match record {
                 None => scripted as SampledToken,
                 Some(_) if self.armed.rows.remove(&id) => SAMPLE_FAILED,
-                Some(record) if record.ask.stop_after == record.answered + 1 => STOP as SampledToken,
-                Some(_) if scripted == u64::from(STOP) => STOP as SampledToken + 1,
-                Some(_) => scripted as SampledToken,
+                Some(record) => record.token(record.told()).unwrap_or(scripted) as SampledToken,
             };
             if record.is_some() {
                 self.book.promise(id, u32::try_from(token).ok());
             }
             if token == SAMPLE_FAILED {
                 call.push_str(&format!(" {id}=failed"));
-            } else if token as u64 != scripted {
+            } else if token as u32 != scripted {
                 call.push_str(&format!(" {id}={token}"));
             }
             sampled.push(token);

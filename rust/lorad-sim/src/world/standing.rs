@@ -1,7 +1,6 @@
 //! What a router hears of a replica, and has it do.
 
 use super::{Done, World};
-use crate::step::Row;
 
 /// An adapter that takes requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,15 +34,10 @@ impl World {
         Ok(away)
     }
 
-    /// Tokens of prompts that the step in flight computes; 0 without one.
+    /// Tokens of prompts that steps in flight compute.
     pub fn prompt_tokens_in_flight(&self) -> u64 {
-        if self.in_flight.is_none() {
-            return 0;
-        }
-        let waits = |row: &&Row| {
-            let record = self.worker.request(row).and_then(|id| self.book.find(id));
-            record.is_some_and(|record| record.first_us.is_none())
-        };
-        self.step.rows.iter().filter(waits).map(|row| u64::from(row.count)).sum()
+        let rows = self.flights.iter().flat_map(|flight| &flight.rows);
+        let waits = |id: u64| self.book.find(id).is_some_and(|record| record.first_us.is_none());
+        rows.filter(|(_, id)| waits(*id)).map(|(row, _)| u64::from(row.count)).sum()
     }
 }
