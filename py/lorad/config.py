@@ -232,7 +232,7 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type) -> None:
                 action = argparse.BooleanOptionalAction if item.default else "store_true"
                 group.add_argument(flag, action=action, default=None, help=help_text)
             elif typing.get_origin(kind) is list:
-                group.add_argument(flag, nargs="+", metavar=item.metadata["metavar"], help=help_text)
+                group.add_argument(flag, nargs="+", action="extend", metavar=item.metadata["metavar"], help=help_text)
             elif typing.get_origin(kind) is Literal:
                 group.add_argument(flag, choices=typing.get_args(kind), help=help_text)
             else:

@@ -56,6 +56,7 @@ from lorad.server.requests import Ask, ChatRequest, CompletionRequest, Prompt, a
 from lorad.server.runner import sign
 from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
+from lorad.server.writing import write
 from lorad.tenants.file import Used
 from lorad.tenants.ledger import Ledger
 from lorad.tenants.limits import TenantLimits
@@ -63,10 +64,6 @@ from lorad.tenants.routes import TenantRoutes
 from lorad.tenants.serving import Tenancy
 from lorad.tenants.tenant import Tenant
 from lorad.text.model import TextModel
-
-WRITE_SECONDS = 120.0
-"""How long a client may leave a full socket unread before its connection is cut. The engine doesn't wait for it: tokens
-of a slow reader are kept here, and its pages are free as soon as the last one is made."""
 
 _CHAT_DEFAULTS = unsupported("chat")
 _COMPLETION_DEFAULTS = unsupported("completion")
@@ -341,21 +338,21 @@ class Front:
         await response.prepare(request)
         data = form.opening(len(generation.choices))
         while news:
-            await _write(request, response, data + form.pieces(news))
+            await write(request, response, data + form.pieces(news))
             data = b""
             try:
                 news = await generation.pieces()
             except LoradError as error:
                 note(request, error.code)
-                await _write(request, response, error_event(error) + DONE)
+                await write(request, response, error_event(error) + DONE)
                 return response
             except Exception as error:
                 fault(log, f"{request.path} failed in mid-stream", error)
                 note(request, INTERNAL.code)
-                await _write(request, response, error_event(INTERNAL) + DONE)
+                await write(request, response, error_event(INTERNAL) + DONE)
                 return response
         told = explained(generation) if generation.ask.explain else None
-        await _write(request, response, form.closing(generation.usage, told))
+        await write(request, response, form.closing(generation.usage, told))
         return response
 
 
@@ -408,21 +405,6 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(sign)
     return app
-
-
-async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-    transport = request.transport
-    if transport is None or transport.is_closing():
-        raise ConnectionResetError("the client has left")
-    if not transport.get_write_buffer_size():
-        await response.write(data)
-        return
-    try:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await response.write(data)
-    except TimeoutError:
-        transport.abort()
-        raise ConnectionResetError("the client doesn't read") from None
 
 
 def _version() -> str:
