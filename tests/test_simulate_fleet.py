@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lorad import _core
 from lorad.cli import main
 from lorad.simulate.fleet import FIGURES, compare, simulate_fleet
 
@@ -52,6 +53,26 @@ def test_a_run_is_the_same_for_the_same_seed() -> None:
     assert one == other
     assert simulate_fleet("routing=cost:2 seed=6") != one
     assert sum(one.served) == 1000 and len(one.kib_max) == 8
+
+
+def test_real_replicas_can_be_asked_for_the_same() -> None:
+    """What a bench asks of real replicas is what is simulated."""
+    asked = _core.fleet_requests("seed=5")
+    assert len(asked) == 1000 and asked == sorted(asked) and asked != _core.fleet_requests("seed=6")
+    assert simulate_fleet("routing=round-robin seed=5").cold_loads == len(
+        {(number % 8, adapter) for number, (_, adapter) in enumerate(asked)}
+    ), "round robin loads each pair of replica and adapter once"
+
+
+def test_loads_beside_prompts_and_where_adapters_live() -> None:
+    """A load that nobody else waits for delays one request; adapters that are warm at home wait for none."""
+    one = "gap_us=1000000000 requests=1"
+    assert simulate_fleet(f"{one} beside=0").ttft_p50_us == simulate_fleet(f"{one} beside=1").ttft_p50_us == 450_000
+    for seed in range(1, 6):
+        held, beside = (simulate_fleet(f"routing=cost:1 seed={seed} beside={value}") for value in (0, 1))
+        assert beside.ttft_p99_us <= held.ttft_p99_us
+        cold, warm = (simulate_fleet(f"routing=cost:12 room=12 seed={seed} prewarm={value}") for value in (0, 1))
+        assert cold.preloads == 0 < warm.preloads and warm.cold_loads < cold.cold_loads
 
 
 def test_nobody_is_late_who_waits_for_nobody() -> None:

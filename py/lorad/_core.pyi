@@ -215,6 +215,9 @@ def simulate(
 ) -> dict[str, Any]:
     """lorad.simulate.Report. Frees the interpreter lock; signals are heard about every 50 ms."""
 
+def fleet_requests(text: str) -> list[tuple[int, int]]:
+    """When each request of a fleet's scenario comes, in µs from its beginning, and for which adapter."""
+
 def simulate_fleet(text: str) -> dict[str, Any]:
     """lorad.simulate.fleet.FleetReport of a fleet's scenario, `key=value` pairs. Frees the interpreter lock."""
 

@@ -137,6 +137,14 @@ class EngineConfig:
         low=0,
         high=2047,
     )
+    page_in_bytes_per_s: int = option(
+        0,
+        "bring adapters into pages no faster than this, to see on one machine what slower memory does; 0: as fast as "
+        "it goes",
+        low=1 << 20,
+        high=1 << 50,
+        off=0,
+    )
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )

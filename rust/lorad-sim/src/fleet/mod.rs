@@ -7,5 +7,5 @@ mod replica;
 mod run;
 mod scenario;
 
-pub use run::run;
+pub use run::{requests, run};
 pub use scenario::{FleetReport, FleetScenario, Routing};

@@ -99,7 +99,7 @@ pub struct FleetScenario {
     pub gap_us: u64,
     /// An adapter's KiB.
     pub kib: u64,
-    /// An adapter's load; the replica does nothing else meanwhile.
+    /// An adapter's load.
     pub load_us: u64,
     /// From the beginning of a prompt to its first token.
     pub prefill_us: u64,
@@ -109,6 +109,10 @@ pub struct FleetScenario {
     pub room: usize,
     /// How requests are sent.
     pub routing: Routing,
+    /// Others are served beside a load. Else the replica does nothing else meanwhile, as in the exercise.
+    pub beside: bool,
+    /// After a rebalancing adapters are loaded where they live, as many as there may be moves. They're preloads.
+    pub prewarm: bool,
 }
 
 impl FleetScenario {
@@ -129,6 +133,8 @@ impl FleetScenario {
             late_us: 600_000,
             room: 0,
             routing,
+            beside: false,
+            prewarm: false,
         }
     }
 }
@@ -171,6 +177,8 @@ impl FleetScenario {
             "prefill_us" => self.prefill_us = number(1, 1 << 40)?,
             "late_us" => self.late_us = number(0, u64::MAX)?,
             "room" => self.room = number(0, 1_000_000)? as usize,
+            "beside" => self.beside = number(0, 1)? == 1,
+            "prewarm" => self.prewarm = number(0, 1)? == 1,
             "routing" => {
                 self.routing = Routing::parse(value).ok_or_else(|| SimError::Value {
                     line: line.place(),
@@ -190,7 +198,7 @@ impl FleetScenario {
 pub struct FleetReport {
     /// Requests that waited for a load of their own.
     pub cold_loads: u64,
-    /// Loads before the first request.
+    /// Loads that no request waited for: before the first one, and of adapters where they live.
     pub preloads: u64,
     /// Requests whose first token came later than [`FleetScenario::late_us`].
     pub late: u64,
