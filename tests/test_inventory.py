@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from controlling import KEY, Control, controlling
-from lorad.engine.messages import AdapterStats, Waits
+from lorad.engine.messages import AdapterStats, Stats, Waits
 from lorad.errors import Unavailable
 from lorad.fleet.inventory import EVERY_SECONDS, PATH, ROUTE_HEADER, Inventory
 from lorad.server.inventories import ROUTERS_MAX, Peak
@@ -148,6 +148,26 @@ async def test_an_engine_that_dies_ends_the_stream(tmp_path: Path) -> None:
     async with controlling(tmp_path) as control, listening(control) as router:
         await router.next()
         control.engine.fault = Unavailable("gone", code="engine_gone")
+        with pytest.raises(EOFError):
+            await router.until(lambda event: False)
+        control.engine.fault = None
+
+
+async def test_an_engine_in_a_long_step_isnt_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with controlling(tmp_path) as control, listening(control) as router:
+        first = await router.next()
+
+        async def never() -> Stats:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        monkeypatch.setattr(control.engine, "stats", never)
+        for _ in range(2):
+            later = await router.next()
+            assert later.pages == first.pages and later.base is not None, "what it said last"
+        control.client.front.drain()
+        assert (await router.until(lambda event: event.draining)).number > later.number
+        control.engine.fault = Unavailable("it has not answered for a minute", code="engine_stalled")
         with pytest.raises(EOFError):
             await router.until(lambda event: False)
         control.engine.fault = None

@@ -170,6 +170,24 @@ async def test_a_server_that_falls_silent_loses_what_waits_there() -> None:
         await client.until(2)
 
 
+async def test_a_server_that_is_forgotten_may_still_answer() -> None:
+    async with replicas(1) as (one,), routed(one.url, silent_seconds=600.0) as client:
+        answered = asyncio.Event()
+
+        async def late(request: Any) -> Any:
+            await answered.wait()
+            return await one.says(request)
+
+        one.handler = late
+        waiting = asyncio.create_task(client.post(explain=True, **ASK))
+        await eventually(lambda: one.asked)
+        (replica,) = client.front.replicas
+        replica.forget()
+        answered.set()
+        answer = await waiting
+        assert answer.status == 200 and told(answer)["chosen"]["replica"] == "r0"
+
+
 async def test_nobody_is_there() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -230,7 +248,9 @@ async def test_adapters_are_made_warm_where_they_live() -> None:
                 (True, "POST", "/v1/lora_prewarm")
             ]
             assert calls[0][1][2]["names"] == ["a"]
-            assert await client.metric("prewarms_total", end="done") == 1
+            client.front.placing.round()
+            await client.front.placing.settled()
+            assert await client.metric("prewarms_total", end="done") == 1, "it has evicted it: it had better use"
             # its home is gone: it lives on the other one
             await home.stop()
             await client.until(1)

@@ -9,6 +9,7 @@ import pytest
 
 from lorad import _core
 from lorad.cli import main
+from lorad.errors import InvalidRequest
 from lorad.simulate.fleet import FIGURES, compare, simulate_fleet
 
 CALM = "gap_us=1000000000"
@@ -73,6 +74,16 @@ def test_loads_beside_prompts_and_where_adapters_live() -> None:
         assert beside.ttft_p99_us <= held.ttft_p99_us
         cold, warm = (simulate_fleet(f"routing=cost:12 room=12 seed={seed} prewarm={value}") for value in (0, 1))
         assert cold.preloads == 0 < warm.preloads and warm.cold_loads < cold.cold_loads
+
+
+def test_prompts_take_as_long_as_was_measured() -> None:
+    same = [simulate_fleet(f"seed=3 {given}") for given in ("prefill_us=5000", "prefills_us=5000,5000")]
+    assert same[0] == same[1]
+    drawn = simulate_fleet("gap_us=1000000000 load_us=0 requests=500 prefills_us=1000,9000")
+    assert (drawn.ttft_p50_us, drawn.ttft_p99_us) in ((1000, 9000), (9000, 9000))
+    for wrong in ("", "1,", "0,5", "1;2"):
+        with pytest.raises(InvalidRequest, match="prefills_us"):
+            simulate_fleet(f"prefills_us={wrong}")
 
 
 def test_nobody_is_late_who_waits_for_nobody() -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from lorad.errors import Unavailable
-from lorad.fleet.asked import Asked, read
+from lorad.fleet.asked import read
 from lorad.fleet.inventory import ROUTE_HEADER
 from lorad.fleet.metrics import RouteMetrics
 from lorad.fleet.replica import Replica
@@ -93,9 +93,11 @@ class Forward:
                 raise
             self._metrics.decided(decision)
             self._metrics.decision_seconds.observe(time.perf_counter() - began)
+            # Now: a replica may be forgotten, and its number with it, before it answers.
             replica = self._replicas.numbered(decision.replica)
+            ours = {ROUTE_HEADER: self._explained(decision)} if asked.explain else {}
             try:
-                return await self._ask(request, body, asked, decision, replica)
+                return await self._ask(request, body, decision.number, ours, replica)
             except _Elsewhere as elsewhere:
                 replica.failed()
                 refusal = elsewhere.refusal or refusal
@@ -105,10 +107,11 @@ class Forward:
         raise Unavailable(f"{self._attempts} servers were asked, and none has answered", code="replicas_failed")
 
     async def _ask(
-        self, request: web.Request, body: bytes, asked: Asked, decision: Decision, replica: Replica
+        self, request: web.Request, body: bytes, number: int, ours: Mapping[str, str], replica: Replica
     ) -> web.StreamResponse:
+        """`number`: the request's; `ours`: what its answer's headers have beside the server's."""
         headers = passed_on(request.headers)
-        headers[ROUTE_HEADER] = f"{self._router_id}:{decision.number}"
+        headers[ROUTE_HEADER] = f"{self._router_id}:{number}"
         self._metrics.sent.labels(replica.name).inc()
         replica.in_flight += 1
         try:
@@ -119,7 +122,7 @@ class Forward:
             raise _Elsewhere("reset") from None
         else:
             try:
-                return await self._pass_back(request, asked, decision, upstream)
+                return await self._pass_back(request, ours, upstream)
             finally:
                 # Where not all of it was read, its connection ends with it, and the replica stops.
                 upstream.close()
@@ -140,11 +143,10 @@ class Forward:
         )
 
     async def _pass_back(
-        self, request: web.Request, asked: Asked, decision: Decision, upstream: aiohttp.ClientResponse
+        self, request: web.Request, ours: Mapping[str, str], upstream: aiohttp.ClientResponse
     ) -> web.StreamResponse:
         headers = passed_on(upstream.headers)
-        if asked.explain:
-            headers[ROUTE_HEADER] = self._explained(decision)
+        headers.update(ours)
         length = upstream.content_length
         try:
             if upstream.status == 503:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import aiohttp
 
 from lorad.fleet.metrics import RouteMetrics
+from lorad.fleet.replica import Replica
 from lorad.fleet.replicas import Replicas
 from lorad.fleet.router import Router, Wanted
 
@@ -20,6 +21,8 @@ log = logging.getLogger("lorad.fleet")
 
 PREWARM_SECONDS = 10.0
 """How long a replica may take to have an adapter in pages, which waits for room that nobody uses."""
+AGAIN_SECONDS = 60.0
+"""A replica that has evicted such an adapter meanwhile had better use for its room: for so long it isn't told again."""
 LOAD_SECONDS = 600.0
 """Likewise, to fetch one that it hasn't got."""
 
@@ -47,6 +50,8 @@ class Placing:
         self._moves_max = moves_max
         self._places = places
         self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._told: dict[tuple[int, str], float] = {}
+        """When each was loaded last, of the last minute."""
 
     async def run(self, every_seconds: float) -> None:
         """For ever."""
@@ -61,12 +66,15 @@ class Placing:
             return
         for reason in self._router.rebalance(self._moves_max):
             self._metrics.moves.labels(reason).inc()
-        # Twice as many as there's budget for: some may be under way.
-        for wanted in self._router.wanted(2 * self._moves_max):
+        now = asyncio.get_running_loop().time()
+        self._told = {key: at for key, at in self._told.items() if now - at < AGAIN_SECONDS}
+        free = self._moves_max - len(self._under_way)
+        for wanted in self._router.wanted(free, without=self._told.keys() | self._under_way.keys()):
             key = wanted.replica, wanted.name
-            if key not in self._under_way and len(self._under_way) < self._moves_max:
-                self._under_way[key] = task = asyncio.create_task(self._warm(wanted))
-                task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
+            self._told[key] = now
+            replica = self._replicas.numbered(wanted.replica)
+            self._under_way[key] = task = asyncio.create_task(self._warm(wanted, replica))
+            task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
 
     async def close(self) -> None:
         """Ends what is under way; a replica may go on with it."""
@@ -78,8 +86,7 @@ class Placing:
         """Waits for what is under way."""
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
-    async def _warm(self, wanted: Wanted) -> None:
-        replica = self._replicas.numbered(wanted.replica)
+    async def _warm(self, wanted: Wanted, replica: Replica) -> None:
         try:
             if wanted.card is None:
                 if not wanted.source:

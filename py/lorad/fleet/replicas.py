@@ -79,7 +79,7 @@ class Replicas:
         return iter(self._by_url.values())
 
     def numbered(self, number: int) -> Replica:
-        """The one of a decision."""
+        """The one of a decision that was just made."""
         return next(one for one in self if one.number == number)
 
     @property

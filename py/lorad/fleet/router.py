@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 from lorad import _core
@@ -204,8 +204,9 @@ class Router:
         """Moves homes, at most so many, and says why each of them was moved."""
         return [reason for _, _, _, reason in self._fleet.rebalance(self._now(), moves_max)]
 
-    def wanted(self, most: int) -> list[Wanted]:
-        """Adapters that aren't in pages where they live, the most asked for first, of those that are asked for."""
+    def wanted(self, most: int, without: Set[tuple[int, str]] = frozenset()) -> list[Wanted]:
+        """Adapters that aren't in pages where they live, the most asked for first, of those that are asked for.
+        `without`: (replica, name) of others."""
         now = self._now()
         heats = [(self._fleet.heat(number, now), name, number) for name, number in self._adapters.items()]
         found: list[Wanted] = []
@@ -214,9 +215,13 @@ class Router:
                 break
             for home in self._fleet.homes(number):
                 card = self._replicas[home].cards.get(name)
-                if not self.is_live(home) or (card is not None and card.tier in ("hot", "loading")):
+                if (
+                    (home, name) in without
+                    or not self.is_live(home)
+                    or (card is not None and card.tier in ("hot", "loading"))
+                ):
                     continue
-                if len(found) == most:
+                if len(found) >= most:
                     return found
                 sources = (self._replicas[holder].cards[name].source for holder in sorted(self._holders[name]))
                 found.append(Wanted(home, name, card, next(filter(None, sources), "")))

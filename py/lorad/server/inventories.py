@@ -88,6 +88,7 @@ class Inventories:
         """Likewise its newest stream: one that comes again may be here before its end was noticed."""
         self._number = 0
         self._look: asyncio.Task[Stats] | None = None
+        self._known: Stats | None = None
         self._looked_at = 0.0
         self._every = EVERY_SECONDS
         self._sequences = Peak()
@@ -167,13 +168,22 @@ class Inventories:
     # figures
 
     async def _stats(self) -> Stats:
-        """One look for all that listen."""
+        """One look for all that listen. An engine answers between two steps: while one takes long, what it said last is
+        told, beside what is known without it, so that nobody takes a busy server for one that is gone."""
         now = asyncio.get_running_loop().time()
         if self._look is None or (self._look.done() and now - self._looked_at > self._every / 2):
             self._looked_at = now
             self._look = asyncio.create_task(self._from.handle.stats())
             self._look.add_done_callback(self._looked)
-        return await asyncio.shield(self._look)
+        try:
+            async with asyncio.timeout(None if self._known is None else LEAST_SECONDS):
+                self._known = await asyncio.shield(self._look)
+        except TimeoutError:
+            fault = self._from.handle.fault
+            if fault is not None:
+                raise fault from None
+        assert self._known is not None
+        return self._known
 
     def _looked(self, look: asyncio.Task[Stats]) -> None:
         took = asyncio.get_running_loop().time() - self._looked_at

@@ -15,6 +15,7 @@ const ARRIVALS: u64 = 1;
 const ADAPTERS: u64 = 2;
 /// A name's hash, so that which replica an adapter falls on changes with the seed.
 const NAMES: u64 = 3;
+const PREFILLS: u64 = 4;
 
 /// When each request comes and for which adapter, µs from the beginning: what the scenario's seed draws.
 pub fn requests(scenario: &FleetScenario) -> Vec<(u64, usize)> {
@@ -51,6 +52,7 @@ struct World<'a> {
     /// Inventories that each has published.
     published: Vec<u64>,
     balanced_at: u64,
+    prefills: Random,
     report: FleetReport,
 }
 
@@ -73,6 +75,7 @@ impl<'a> World<'a> {
             replicas: vec![Fifo::new(scenario.room); scenario.replicas],
             published: vec![0; scenario.replicas],
             balanced_at: 0,
+            prefills: Random::fork(scenario.seed, PREFILLS),
             report: FleetReport::default(),
         };
         if let Routing::Assigned { everywhere } = scenario.routing {
@@ -146,10 +149,15 @@ impl<'a> World<'a> {
         let is_cold = !replica.holds(number);
         let gone = replica.hold(number);
         let load = if is_cold { self.scenario.load_us } else { 0 };
+        let measured = &self.scenario.prefills_us;
+        let prefill = match measured.len() {
+            0 => self.scenario.prefill_us,
+            count => measured[self.prefills.below(count as u64) as usize],
+        };
         let ttft = if self.scenario.beside {
-            replica.serve_beside(now, load, self.scenario.prefill_us)
+            replica.serve_beside(now, load, prefill)
         } else {
-            replica.serve(now, load + self.scenario.prefill_us)
+            replica.serve(now, load + prefill)
         };
         self.report.cold_loads += u64::from(is_cold);
         self.report.late += u64::from(ttft > self.scenario.late_us);
