@@ -47,10 +47,9 @@ class Plan:
     adapters: int
     rank: int
     room: int
-    """Adapters that a replica has room for."""
+    """Adapters that a replica has room for beside a prompt."""
     prompt: tuple[int, int]
-    """Tokens, all numbers between these alike. A step takes one of the longest, so that they're served one after the
-    other."""
+    """Tokens, all numbers between these alike. A replica serves one after the other."""
     requests: int
     load: float
     """Part of what the replicas can do."""
@@ -81,13 +80,11 @@ class Replica:
     def __init__(self, number: int, folder: Path, model: Path, adapters: dict[str, Path], sizes: Sizes, plan: Plan):
         self.number = number
         self.url = ""
-        sequences = 4
-        pages = plan.room * sizes.pages + sequences * -(-(plan.prompt[1] + 1) // 16) + 1
+        pages = plan.room * sizes.pages + -(-(plan.prompt[1] + 1) // 16)
         engine = EngineConfig(
             model=str(model),
             threads=1,
-            max_num_seqs=sequences,
-            max_num_batched_tokens=plan.prompt[1],
+            max_num_seqs=1,
             max_model_len=plan.prompt[1] + 16,
             kv_cache_memory_bytes=pages * sizes.page_bytes,
             enable_prefix_caching=False,
