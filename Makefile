@@ -17,7 +17,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Recipes keep all they fetch inside the clone; an installed lorad uses the user's data folder.
 export LORAD_DATA_DIR ?= $(CURDIR)/.data
 
-.PHONY: help demo test kernels build check format storm crowd gpu-check gpu-check-pack gpu-tune bench bench-peers bench-floods bench-loads bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
+.PHONY: help demo test kernels build check format storm crowd gpu-check gpu-check-pack gpu-tune bench bench-peers bench-floods bench-loads bench-fleet bench-long bench-scheduler bench-costs fuzz fuzz-http simulate simulate-long policies clients recording tenants perplexity docs lock wheel clean toolchain test-rust test-python
 
 help: ## list the recipes
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ bench-floods: $(VENV)/.built $(VENV)/.dev ## one tenant floods a real server, wh
 
 bench-loads: $(VENV)/.built $(VENV)/.dev ## what loads and page-ins cost (C8, C9); ARGS="--only others"
 	$(BIN)/python benches/loads/run.py $(ARGS)
+
+bench-fleet: $(VENV)/.built $(VENV)/.dev ## real replicas behind lorad route: round robin beside it, the simulator beside both, faults; ARGS="--only policies --requests 200"
+	$(BIN)/python benches/fleet/run.py $(ARGS)
 
 bench-long: $(VENV)/.built $(VENV)/.dev ## a server under mixed traffic for 40 minutes, or ARGS="--minutes 5": memory and tokens per second by the minute
 	$(BIN)/python benches/long/run.py $(ARGS)

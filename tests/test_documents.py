@@ -11,7 +11,6 @@ import documents
 import pytest
 
 from lorad import cli
-from lorad.config import EngineConfig, ServerConfig
 from lorad.observe.catalog import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,7 +21,7 @@ VARIABLE = re.compile(r'"(LORAD_[A-Z_]+|OMP_NUM_THREADS|XDG_DATA_HOME|GLIBC_TUNA
 def test_options_are_up_to_date() -> None:
     text = documents.OPTIONS.read_text()
     assert text == documents.options(text), "run `make docs`"
-    for config in (EngineConfig, ServerConfig):
+    for config in documents.CONFIGS.values():
         for name in config.__dataclass_fields__:
             assert name == "model" or f"`LORAD_{name.upper()}`" in text
 
@@ -110,6 +109,7 @@ def _flags(parser: argparse.ArgumentParser) -> set[str]:
 
 
 FLAGGED = (
+    "fleet",
     "quick-start",
     "tuning",
     "security",

@@ -57,7 +57,7 @@ async def test_it_is_valid_and_says_what_bodies_may_be(tmp_path: Path) -> None:
         operation = document["paths"][path][method.lower()]
         assert operation["summary"] and (method in ("GET", "DELETE")) == ("requestBody" not in operation)
         assert ("operator" in str(operation["security"])) is path.startswith(
-            ("/v1/lora_", "/v1/op", "/v1/ov", "/v1/load_", "/v1/un")
+            ("/v1/lora_", "/v1/op", "/v1/ov", "/v1/inv", "/v1/load_", "/v1/un")
         )
     names = [document["paths"][path][method.lower()]["operationId"] for method, path in listed(document)]
     assert len(set(names)) == len(names)

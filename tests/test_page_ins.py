@@ -12,6 +12,7 @@ import pytest
 
 from lorad import Engine
 from lorad.adapters.image import AdapterImage
+from lorad.engine.costs import paged_in_at
 from lorad.worker import worker
 from lorad.worker.page_ins import ArenaCopy, PageIns
 from tiny_engine import finish, make
@@ -104,3 +105,21 @@ def test_those_of_a_plan_that_fails_are_begun(engine: Engine, broken: str, monke
     assert engine.core.check() is None and hurt.finish == "error" and waits.finish is None
     finish(engine)
     assert waits.finish == "length" and len(waits.tokens) == 4
+
+
+def test_a_cap_makes_a_copy_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("lorad.worker.page_ins.time.sleep", slept.append)
+    monkeypatch.setattr("lorad.worker.page_ins.time.perf_counter", iter([0.0, 0.25, 1.0, 1.0, 10.0, 10.0]).__next__)
+    page_ins = PageIns(lambda adapter, pages: 1000, bytes_per_s=1000)
+    for adapter in range(2):
+        page_ins.start(adapter, 0, np.arange(1, dtype=np.int32))
+    page_ins.wait(60)
+    page_ins.close()
+    assert slept == [0.75, 0.0], "what is left of a second; the other copy took 9"
+
+
+def test_the_scheduler_knows_of_the_cap() -> None:
+    costs = {"page_in_page_ns": 500, "page_in_ns": 7}
+    assert paged_in_at(costs, 10**6, 1000) == {"page_in_page_ns": 10**6, "page_in_ns": 7}
+    assert paged_in_at(costs, 10**12, 1000) == costs, "no faster than without"

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lorad.engine.messages import AdapterStats
 from lorad.errors import EngineFailure, InvalidRequest, NotFound, Overloaded, Unavailable
 from lorad.page.files import FILES
-from lorad.server import app as app_module
+from lorad.server import writing
 from scripted_engine import adapter_info, empty_stats
 from serving import Client, chunks_of, serving
 
@@ -227,7 +227,7 @@ async def test_the_drains_deadline_is_an_error_event() -> None:
 
 
 async def test_a_slow_reader_holds_nothing_in_the_engine_and_is_cut_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "WRITE_SECONDS", 0.3)
+    monkeypatch.setattr(writing, "WRITE_SECONDS", 0.3)
     async with serving() as client:
         # More than the sockets on the way can hold.
         client.engine.script = lambda request: [97] * 100

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lorad import _core
 from lorad.cli import main
+from lorad.errors import InvalidRequest
 from lorad.simulate.fleet import FIGURES, compare, simulate_fleet
 
 CALM = "gap_us=1000000000"
@@ -73,6 +75,36 @@ def test_arrivals_of_cores_are_swept(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["simulate", "fleet", *flags, "--routing", "cost", "--seeds", "1", "--markdown"]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
     assert [row.split("|")[2].strip() for row in rows] == ["poisson:8000", "poisson:16000"]
+
+
+def test_real_replicas_can_be_asked_for_the_same() -> None:
+    """What a bench asks of real replicas is what is simulated."""
+    asked = _core.fleet_requests("seed=5")
+    assert len(asked) == 1000 and asked == sorted(asked) and asked != _core.fleet_requests("seed=6")
+    assert simulate_fleet("routing=round-robin seed=5").cold_loads == len(
+        {(number % 8, adapter) for number, (_, adapter) in enumerate(asked)}
+    ), "round robin loads each pair of replica and adapter once"
+
+
+def test_loads_beside_prompts_and_where_adapters_live() -> None:
+    """A load that nobody else waits for delays one request; adapters that are warm at home wait for none."""
+    one = "gap_us=1000000000 requests=1"
+    assert simulate_fleet(f"{one} beside=0").ttft_p50_us == simulate_fleet(f"{one} beside=1").ttft_p50_us == 450_000
+    for seed in range(1, 6):
+        held, beside = (simulate_fleet(f"routing=cost:1 seed={seed} beside={value}") for value in (0, 1))
+        assert beside.ttft_p99_us <= held.ttft_p99_us
+        cold, warm = (simulate_fleet(f"routing=cost:12 room=12 seed={seed} prewarm={value}") for value in (0, 1))
+        assert cold.preloads == 0 < warm.preloads and warm.cold_loads < cold.cold_loads
+
+
+def test_prompts_take_as_long_as_was_measured() -> None:
+    same = [simulate_fleet(f"seed=3 {given}") for given in ("prefill_us=5000", "prefills_us=5000,5000")]
+    assert same[0] == same[1]
+    drawn = simulate_fleet("gap_us=1000000000 load_us=0 requests=500 prefills_us=1000,9000")
+    assert (drawn.ttft_p50_us, drawn.ttft_p99_us) in ((1000, 9000), (9000, 9000))
+    for wrong in ("", "1,", "0,5", "1;2"):
+        with pytest.raises(InvalidRequest, match="prefills_us"):
+            simulate_fleet(f"prefills_us={wrong}")
 
 
 def test_nobody_is_late_who_waits_for_nobody() -> None:

@@ -215,8 +215,70 @@ def simulate(
 ) -> dict[str, Any]:
     """lorad.simulate.Report. Frees the interpreter lock; signals are heard about every 50 ms."""
 
+def fleet_requests(text: str) -> list[tuple[int, int]]:
+    """When each request of a fleet's scenario comes, in µs from its beginning, and for which adapter."""
+
 def simulate_fleet(text: str, *, cores: bool = False) -> dict[str, Any]:
     """lorad.simulate.fleet.FleetReport of a fleet's scenario, `key=value` pairs. Frees the interpreter lock."""
+
+# --- router: rust/lorad-py/src/router.rs ---
+
+FLEET_POLICIES: list[str]
+
+class FleetRefused(ValueError):
+    code: str
+
+# µs by term: queue, prefix, load, risk, displaced
+Cost: TypeAlias = dict[str, int]
+# replica, whether the adapter lives there, cost
+Candidate: TypeAlias = tuple[int, bool, Cost]
+
+class Fleet:
+    """lorad_fleet::Fleet. Replicas and adapters are numbers from 0 in the order in which they were added; times are µs
+    on the caller's clock."""
+
+    def __init__(
+        self,
+        policy: str,
+        *,
+        silent_us: int = 3_000_000,
+        half_life_us: int = 300_000_000,
+        retry_us: int = 1_000_000,
+        away_loads: int = 1,
+        block_tokens: int = 64,
+        blocks_max: int = 65536,
+    ) -> None: ...
+    def add_replica(self, key: int, weight: int) -> int: ...
+    def remove_replica(self, replica: int, now: int) -> None: ...
+    def publish(
+        self,
+        replica: int,
+        now: int,
+        *,
+        number: int,
+        base: int | None,
+        seen: int,
+        queue_us: int,
+        token_ns: int,
+        adapter_kib_max: int,
+        draining: bool,
+        tiers: Sequence[tuple[int, str]],
+        warm: tuple[int, int] | None = None,  # µs for each load and ns for each KiB; None: not measured, the default
+        cold: tuple[int, int] | None = None,
+        absent: tuple[int, int] | None = None,
+    ) -> None: ...
+    def fail(self, replica: int, now: int) -> None: ...
+    def is_live(self, replica: int, now: int) -> bool: ...
+    def add_adapter(self, key: int, kib: int) -> int: ...
+    def remove_adapter(self, adapter: int) -> None: ...
+    def homes(self, adapter: int) -> list[int]: ...
+    def heat(self, adapter: int, now: int) -> float: ...
+    def route(self, now: int, *, adapter: int | None, tokens: int, blocks: Sequence[int]) -> dict[str, Any]:
+        """number, replica, cost: Cost, runner_up: Candidate | None. Counts the request as sent."""
+
+    def candidates(self, now: int, *, adapter: int | None, tokens: int, blocks: Sequence[int]) -> list[Candidate]: ...
+    def rebalance(self, now: int, moves_max: int) -> list[tuple[int, int | None, int | None, str]]:
+        """(adapter, the home that it loses, the one that it gets, why) of each move."""
 
 # --- end of core ---
 

@@ -1,4 +1,5 @@
-"""The command line: `lorad serve`, `demo`, `adapters`, `tenants`, `keys`, `usage`, `simulate`, `bench`, `doctor`.
+"""The command line: `lorad serve`, `route`, `demo`, `adapters`, `tenants`, `keys`, `usage`, `simulate`, `bench`,
+`doctor`.
 
 Each command imports what it needs when it runs, so that `--help` is quick.
 """
@@ -13,6 +14,7 @@ from lorad import __version__, config
 from lorad.adapters import arguments as adapters_arguments
 from lorad.bench import arguments as bench_arguments
 from lorad.errors import LoradError
+from lorad.fleet.config import RouteConfig
 from lorad.later import later
 from lorad.simulate import arguments as simulation_arguments
 from lorad.tenants import arguments as tenants_arguments
@@ -41,6 +43,12 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("model", help=config.EngineConfig.__dataclass_fields__["model"].metadata["help"])
     config.add_arguments(serve, config.EngineConfig, config.ServerConfig)
     serve.set_defaults(run=_serve)
+
+    route = commands.add_parser(
+        "route", help="stand in front of several servers and send each request where it costs least", allow_abbrev=False
+    )
+    config.add_arguments(route, RouteConfig)
+    route.set_defaults(run=later("lorad.fleet.run", "route"))
 
     demo = commands.add_parser(
         "demo", help="serve the embedded base with its real tenants and ask them all at once", allow_abbrev=False

@@ -141,6 +141,14 @@ class EngineConfig:
         low=0,
         high=2047,
     )
+    page_in_bytes_per_s: int = option(
+        0,
+        "bring adapters into pages no faster than this, to see on one machine what slower memory does; 0: as fast as "
+        "it goes",
+        low=1 << 20,
+        high=1 << 50,
+        off=0,
+    )
     trace_file: str = option(
         "", "record every input of the scheduler, token ids included, in this file, for lorad.debug; default: none"
     )
@@ -236,7 +244,7 @@ def add_arguments(parser: argparse.ArgumentParser, *configs: type) -> None:
                 action = argparse.BooleanOptionalAction if item.default else "store_true"
                 group.add_argument(flag, action=action, default=None, help=help_text)
             elif typing.get_origin(kind) is list:
-                group.add_argument(flag, nargs="+", metavar=item.metadata["metavar"], help=help_text)
+                group.add_argument(flag, nargs="+", action="extend", metavar=item.metadata["metavar"], help=help_text)
             elif typing.get_origin(kind) is Literal:
                 group.add_argument(flag, choices=typing.get_args(kind), help=help_text)
             else:

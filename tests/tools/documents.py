@@ -15,9 +15,10 @@ from pathlib import Path
 from codes import ROOT, raised
 
 from lorad.config import EngineConfig, ServerConfig, machine_memory
+from lorad.fleet.config import RouteConfig
 
 OPTIONS, ERRORS = ROOT / "docs/options.md", ROOT / "docs/errors.md"
-CONFIGS = {"engine": EngineConfig, "server": ServerConfig}
+CONFIGS = {"engine": EngineConfig, "server": ServerConfig, "route": RouteConfig}
 END = "<!-- end -->"
 _ROW = re.compile(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", re.MULTILINE)
 

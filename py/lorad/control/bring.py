@@ -53,6 +53,11 @@ class Bring:
         self._fetch_rate = Rate()
         self._fetches = Fetches()
 
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """Seconds for a byte of an adapter's files: to check and register it, and to fetch it; None: not measured."""
+        return self._check_rate.each, self._fetch_rate.each
+
     async def bring(
         self,
         record: Record,

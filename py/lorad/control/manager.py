@@ -75,6 +75,11 @@ class AdapterManager:
         """Whether anything is under way."""
         return self._background.busy
 
+    @property
+    def rates(self) -> tuple[float | None, float | None]:
+        """Seconds for a byte of an adapter's files: to check and register it, and to fetch it; None: not measured."""
+        return self._bring.rates
+
     def record(self, name: str) -> Record:
         """What is known of a name; an alias has none of its own."""
         record = self.find(name)

@@ -18,6 +18,11 @@ class Rate:
             each = seconds / size
             self._seconds = each if self._seconds is None else self._seconds + NEWEST * (each - self._seconds)
 
+    @property
+    def each(self) -> float | None:
+        """Seconds for a byte; None: nothing was measured yet."""
+        return self._seconds
+
     def seconds(self, size: int) -> float | None:
         """How long so many bytes may take; None: nothing was measured yet."""
         return None if self._seconds is None else round(max(size, 0) * self._seconds, 3)

@@ -26,6 +26,11 @@ def read_costs(path: str) -> dict[str, int]:
     return check_costs(found)
 
 
+def paged_in_at(costs: dict[str, int], bytes_per_s: int, page_bytes: int) -> dict[str, int]:
+    """The model where page-ins are no faster than this."""
+    return costs | {"page_in_page_ns": max(costs["page_in_page_ns"], page_bytes * 10**9 // bytes_per_s)}
+
+
 def check_costs(found: dict[str, Any]) -> dict[str, int]:
     """`found`, if it has every part of the model and nothing else, whole numbers all."""
     known = _core.default_costs()

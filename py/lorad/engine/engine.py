@@ -28,7 +28,7 @@ from lorad.engine import described, messages
 from lorad.engine.adapters import EngineAdapters
 from lorad.engine.asked import U32_MAX, check_sampling, request_number, token_ids
 from lorad.engine.combined import Combined
-from lorad.engine.costs import read_costs
+from lorad.engine.costs import paged_in_at, read_costs
 from lorad.engine.flights import Flights
 from lorad.engine.grammars import Grammars
 from lorad.engine.loader import Loader
@@ -92,6 +92,9 @@ class Engine:
             on_page_in()
 
         self.worker = make_worker(self.weights, config, on_progress=on_progress, on_page_in=page_in_ended)
+        if config.page_in_bytes_per_s:
+            costs = limits.get("costs") or _core.default_costs()
+            limits["costs"] = paged_in_at(costs, config.page_in_bytes_per_s, self.worker.geometry.page_bytes)
         limits |= self.worker.core_config()
         with config_refusals():
             if self._trace is None:

@@ -44,15 +44,19 @@ from lorad.server.formats import DONE, ChatFormat, CompletionFormat, Format, Hea
 from lorad.server.gate import Gate
 from lorad.server.generation import Generation
 from lorad.server.in_flight import InFlight
+from lorad.server.inventories import Inventories
+from lorad.server.inventories import Sources as InventorySources
 from lorad.server.lengths import Lengths
 from lorad.server.names import Names
 from lorad.server.openapi import Document
+from lorad.server.pace import Pace, Sample
 from lorad.server.path import path_check
 from lorad.server.registry import Registry, Target, unknown_model
 from lorad.server.requests import Ask, ChatRequest, CompletionRequest, Prompt, ask_chat, ask_completion
 from lorad.server.runner import sign
 from lorad.server.shortage import Shortage
 from lorad.server.tokens import TokenRoutes
+from lorad.server.writing import write
 from lorad.tenants.file import Used
 from lorad.tenants.ledger import Ledger
 from lorad.tenants.limits import TenantLimits
@@ -60,10 +64,6 @@ from lorad.tenants.routes import TenantRoutes
 from lorad.tenants.serving import Tenancy
 from lorad.tenants.tenant import Tenant
 from lorad.text.model import TextModel
-
-WRITE_SECONDS = 120.0
-"""How long a client may leave a full socket unread before its connection is cut. The engine doesn't wait for it: tokens
-of a slow reader are kept here, and its pages are free as soon as the last one is made."""
 
 _CHAT_DEFAULTS = unsupported("chat")
 _COMPLETION_DEFAULTS = unsupported("completion")
@@ -119,6 +119,9 @@ class Front:
         self.scrapes = Scrapes(self.metrics, handle)
         registry.on_changed(lambda change: log.info("adapter %r was %s", change.name, change.kind))
         self.in_flight = InFlight()
+        self.pace = Pace(self.in_flight)
+        self.inventories: Inventories | None = None
+        """None: control endpoints are off."""
         self._combined_max = combined_max
         self.names = Names(registry, self.gate)
         self.combinations = Combinations(handle, self.names, registry, self.in_flight, combined_max)
@@ -243,8 +246,10 @@ class Front:
         self.lengths.fit(target, "prompt", ids, ask)
         return ids
 
-    def _book(self, tenant: Tenant, generation: Generation, seconds: float) -> None:
-        """Writes down what a request has cost its tenant."""
+    def _book(self, tenant: Tenant, generation: Generation, seconds: float, sample: Sample | None) -> None:
+        """Writes down what a request has cost its tenant, and how long it took (`sample`: if anybody wants to know)."""
+        if sample is not None:
+            self.pace.settled(generation, sample)
         usage, name = generation.usage, generation.target.name
         if tenant.name:
             self.metrics.used(TenantUse(tenant.name, usage.prompt, usage.cached, usage.completion))
@@ -288,6 +293,9 @@ class Front:
             tenant=tenant.number,
         )
         request[RECORD].generation, request[RECORD].response_id = generation, head.id
+        sample: Sample | None = None
+        if self.inventories is not None and self.inventories.watched:
+            sample = self.pace.sample(request.content_length or 0)
         self.in_flight.add(generation)
         for name in target.adapters:
             self.registry.use(name)
@@ -295,6 +303,8 @@ class Front:
         self.limits.spend(tenant, read)
         try:
             generation.start(fitted, [next(self._request_ids) for _ in range(ask.n * len(fitted))])
+            if self.inventories is not None:
+                self.inventories.arrived(request)
             if ask.stream:
                 return await self._stream(request, generation, form)
             await generation.finish()
@@ -313,7 +323,7 @@ class Front:
             self.limits.spend(tenant, made if answered or made else -read)
             if answered:
                 seconds = asyncio.get_running_loop().time() - generation.began
-                generation.when_settled(partial(self._book, tenant, generation, seconds))
+                generation.when_settled(partial(self._book, tenant, generation, seconds, sample))
 
     async def _stream(self, request: web.Request, generation: Generation, form: Format) -> web.StreamResponse:
         # Until the first news nothing is sent, so that a refusal by the engine still has its own status.
@@ -328,21 +338,21 @@ class Front:
         await response.prepare(request)
         data = form.opening(len(generation.choices))
         while news:
-            await _write(request, response, data + form.pieces(news))
+            await write(request, response, data + form.pieces(news))
             data = b""
             try:
                 news = await generation.pieces()
             except LoradError as error:
                 note(request, error.code)
-                await _write(request, response, error_event(error) + DONE)
+                await write(request, response, error_event(error) + DONE)
                 return response
             except Exception as error:
                 fault(log, f"{request.path} failed in mid-stream", error)
                 note(request, INTERNAL.code)
-                await _write(request, response, error_event(INTERNAL) + DONE)
+                await write(request, response, error_event(INTERNAL) + DONE)
                 return response
         told = explained(generation) if generation.ask.explain else None
-        await _write(request, response, form.closing(generation.usage, told))
+        await write(request, response, form.closing(generation.usage, told))
         return response
 
 
@@ -376,6 +386,8 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
             tenancy,
         )
         Overview(sources).add_to(app)
+        front.inventories = Inventories(InventorySources(front.handle, control.manager, front.gate, front.pace))
+        front.inventories.add_to(app)
     if tenancy is not None:
         TenantRoutes(tenancy).add_to(app)
         front.metrics.tenants = tenancy.directory.names
@@ -393,21 +405,6 @@ def make_app(front: Front, control: ControlRoutes | None = None, tenancy: Tenanc
     app.on_response_prepare.append(front.observer.sign)
     app.on_response_prepare.append(sign)
     return app
-
-
-async def _write(request: web.Request, response: web.StreamResponse, data: bytes) -> None:
-    transport = request.transport
-    if transport is None or transport.is_closing():
-        raise ConnectionResetError("the client has left")
-    if not transport.get_write_buffer_size():
-        await response.write(data)
-        return
-    try:
-        async with asyncio.timeout(WRITE_SECONDS):
-            await response.write(data)
-    except TimeoutError:
-        transport.abort()
-        raise ConnectionResetError("the client doesn't read") from None
 
 
 def _version() -> str:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from lorad.control.routes import PREFIXES as CONTROL_PREFIXES
 from lorad.errors import Forbidden, InvalidRequest, Unauthorized
+from lorad.fleet.inventory import PATH as INVENTORY_PATH
 from lorad.observe.record import RECORD
 from lorad.page.files import FILES
 from lorad.page.overview import PREFIX as OVERVIEW_PREFIX
@@ -26,7 +27,7 @@ OPEN_ROUTES = frozenset((method, path) for path in ("/health", "/health/live", *
 TENANT = web.RequestKey("tenant", Tenant)
 """Whose request it is; on each request that has passed."""
 
-_FOR_OPERATORS = (*CONTROL_PREFIXES, *TENANT_PREFIXES, OVERVIEW_PREFIX)
+_FOR_OPERATORS = (*CONTROL_PREFIXES, *TENANT_PREFIXES, OVERVIEW_PREFIX, INVENTORY_PATH)
 
 _TELLS_OF_ALL = "/metrics"
 """Where there are tenants, it's for operators."""

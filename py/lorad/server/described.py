@@ -75,6 +75,7 @@ _OVERVIEW: Mapping[str, Schema] = {
     "offset": {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX},
     "limit": {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX},
 }
+_ROUTER: Schema = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 _USAGE: Mapping[str, Schema] = {
     "by": {"type": "string", "description": f"some of {', '.join(GROUPS)}, separated by commas"},
     "since_hours": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
@@ -105,6 +106,7 @@ ROUTES: dict[tuple[str, str], Described] = {
     ("GET", "/v1/operations"): Described(),
     ("GET", "/v1/operations/{id}"): Described(query=_WAIT),
     ("GET", "/v1/overview"): Described(query=_OVERVIEW),
+    ("GET", "/v1/inventory"): Described(query={"router": _ROUTER}, answers={200: (STREAM,)}),
     ("POST", "/v1/load_lora_adapter"): Described(
         VllmLoadBody, {"is_3d_lora_weight": (False, None)}, answers={200: (TEXT,)}
     ),

@@ -7,7 +7,7 @@ not anybody is reading. The handler wakes once per read from the engine, not onc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from lorad.engine.frames import error_of
@@ -172,6 +172,11 @@ class Generation:
         """Calls `then` once the engine has told what each sequence cost: of those that were given up, later."""
         self._on_settled = then
         self._settle()
+
+    @property
+    def running(self) -> Collection[Choice]:
+        """Its sequences that aren't complete."""
+        return self._by_id.values()
 
     @property
     def standing(self) -> tuple[int, int]:

@@ -26,12 +26,13 @@ from lorad.control.setup import make_manager, on_unknown
 from lorad.demo.base import resolve_model
 from lorad.engine.client import DEFAULT_ENGINE, ProcessEngine
 from lorad.engine.messages import AdapterInfo, Progress
-from lorad.errors import AdapterRejected, InvalidRequest, ModelRejected, Unavailable
+from lorad.errors import AdapterRejected, InvalidRequest, ModelRejected
 from lorad.named_file import expanded
 from lorad.observe.logs import configure
 from lorad.observe.tracing import make_tracing
 from lorad.server.app import Front, make_app
 from lorad.server.auth import check_key
+from lorad.server.listening import address_of, bind
 from lorad.server.registry import Registry
 from lorad.server.revival import Revival
 from lorad.server.runner import Runner
@@ -108,9 +109,9 @@ class Server:
         modules = parse_lora_modules(self._config.lora_modules)
         try:
             # Before the model is loaded: a port that is taken shouldn't cost that time.
-            self._sockets.append(_bind(self._config.host, self._config.port))
+            self._sockets.append(bind(self._config.host, self._config.port))
             if self._config.metrics_port:
-                self._sockets.append(_bind(self._config.metrics_host, self._config.metrics_port))
+                self._sockets.append(bind(self._config.metrics_host, self._config.metrics_port))
             async with asyncio.TaskGroup() as tasks:
                 text_task = tasks.create_task(
                     asyncio.to_thread(load_text_model, self._engine_config.model, self._config.chat_template)
@@ -245,7 +246,7 @@ class Server:
             self._runners.append(runner)
             await runner.setup()
             await web.SockSite(runner, bound, backlog=1024).start()
-        self.address, self.metrics_address, *_ = [*map(_address, self._sockets), ""]
+        self.address, self.metrics_address, *_ = [*map(address_of, self._sockets), ""]
 
     async def _abandon(self) -> None:
         if self._watch is not None:
@@ -380,26 +381,6 @@ def describe_adapter(info: AdapterInfo) -> str:
             *(f"adapter {info.name}: warning: {warning}" for warning in info.warnings),
         )
     )
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        bound = socket.socket(family[0], socket.SOCK_STREAM)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(family[4])
-        except BaseException:
-            bound.close()
-            raise
-        return bound
-    except OSError as error:
-        raise Unavailable(f"can't listen on {host}:{port}: {error.strerror}", code="listen") from None
-
-
-def _address(bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _first(error: BaseException) -> BaseException:

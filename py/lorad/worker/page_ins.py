@@ -64,8 +64,10 @@ class PageIns:
     The core keeps the target pages owned by the adapter until it hears of the end, so nobody else reads or writes them.
     """
 
-    def __init__(self, copy: Copy, on_finish: Callable[[], None] = lambda: None) -> None:
-        """`copy` and, after each, `on_finish` are called on the copying thread."""
+    def __init__(self, copy: Copy, on_finish: Callable[[], None] = lambda: None, *, bytes_per_s: int = 0) -> None:
+        """`copy` and, after each, `on_finish` are called on the copying thread. `bytes_per_s`: a copy takes as long as
+        that says at least; 0: no longer than it takes."""
+        self._bytes_per_s = bytes_per_s
         self._copy_pages = copy
         self._on_finish = on_finish
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lorad-page-in")
@@ -117,6 +119,8 @@ class PageIns:
         began = time.perf_counter()
         try:
             copied = self._copy_pages(done.adapter, done.pages)
+            if self._bytes_per_s:
+                time.sleep(max(0.0, copied / self._bytes_per_s - (time.perf_counter() - began)))
         except Exception as failure:  # the adapter's waiters get the reason; nobody else notices
             done = done.failed(failure)
         else:

@@ -69,7 +69,7 @@ class Worker:
         self._touch = TouchAhead(self.arena)
         self.page_table = np.zeros((limits.rows, limits.columns), dtype=np.int32)
         self.table = _core.AdapterTable(limits.slots, limits.page_bytes, model.layers, len(model.adaptable()))
-        self.page_ins = PageIns(ArenaCopy(self.arena, self.image), on_page_in)
+        self.page_ins = PageIns(ArenaCopy(self.arena, self.image), on_page_in, bytes_per_s=config.page_in_bytes_per_s)
         self.sampler = Sampler(limits.rows, model.vocab, threads)
         self._adapters: dict[int, Registered] = {}
         self.ops = Ops(self.arena, self.geometry, self.page_table, self.table, exact=config.deterministic)

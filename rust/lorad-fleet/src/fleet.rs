@@ -96,6 +96,11 @@ impl Fleet {
         index
     }
 
+    /// The replica with so many registered before it.
+    pub fn replica(&self, number: usize) -> Option<ReplicaIndex> {
+        self.replicas.get(number).filter(|found| !found.removed).map(|_| ReplicaIndex(number as u32))
+    }
+
     /// Takes what a replica published. Fails on an unknown replica, and on changes to an inventory that isn't the last one known.
     pub fn publish(
         &mut self,

@@ -18,6 +18,27 @@ pub enum Tier {
     Absent,
 }
 
+impl Tier {
+    /// All of them, the quickest first.
+    pub const ALL: [Tier; 5] = [Tier::Hot, Tier::Loading, Tier::Warm, Tier::Cold, Tier::Absent];
+
+    /// A stable name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Tier::Hot => "hot",
+            Tier::Loading => "loading",
+            Tier::Warm => "warm",
+            Tier::Cold => "cold",
+            Tier::Absent => "absent",
+        }
+    }
+
+    /// The tier of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|tier| tier.name() == name)
+    }
+}
+
 /// How long a load takes: so much for each, and so much for each KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadTime {

@@ -24,6 +24,20 @@ pub enum Reason {
     Drawn,
 }
 
+impl Reason {
+    /// A stable name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Reason::Homeless => "homeless",
+            Reason::Popular => "popular",
+            Reason::Unpopular => "unpopular",
+            Reason::Overloaded => "overloaded",
+            Reason::Full => "full",
+            Reason::Drawn => "drawn",
+        }
+    }
+}
+
 /// A home given (`to`), taken away (`from`), or moved (both). The host has the adapter loaded there before, and given up
 /// after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

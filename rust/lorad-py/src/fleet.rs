@@ -1,6 +1,6 @@
 //! The simulated fleet for Python: `simulate_fleet`.
 
-use lorad_sim::fleet::{run, run_cores, CoresScenario, FleetScenario};
+use lorad_sim::fleet::{requests, run, run_cores, CoresScenario, FleetScenario};
 use lorad_sim::SimError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -9,7 +9,15 @@ use crate::simulation::errors::scenario_error;
 
 /// Adds this file's names to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(fleet_requests, module)?)?;
     module.add_function(wrap_pyfunction!(simulate_fleet, module)?)
+}
+
+/// When each request of a fleet's scenario comes, µs, and for which adapter.
+#[pyfunction]
+fn fleet_requests(py: Python<'_>, text: &str) -> PyResult<Vec<(u64, usize)>> {
+    let scenario = FleetScenario::parse(text).map_err(|error| scenario_error(py, &error))?;
+    Ok(py.detach(|| requests(&scenario)))
 }
 
 /// Runs a fleet's scenario, `key=value` pairs; `cores`: its replicas are real cores.

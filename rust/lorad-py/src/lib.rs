@@ -6,6 +6,7 @@ mod costs;
 mod cpu;
 mod events;
 mod fleet;
+mod router;
 mod simulation;
 mod snapshot;
 mod trace;
@@ -21,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     trace::register(module)?;
     simulation::register(module)?;
     fleet::register(module)?;
+    router::register(module)?;
     snapshot::register(module)?;
     Ok(())
 }

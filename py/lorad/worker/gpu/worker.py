@@ -126,7 +126,11 @@ class GpuWorker:
         self._images = PinnedImages(
             self.image, limits.page_bytes, config.image_cache_bytes, pinned=device.type == "cuda"
         )
-        self.page_ins = PageIns(DeviceCopy(self.arena, self._images, self._others.wait_for_copy), on_page_in)
+        self.page_ins = PageIns(
+            DeviceCopy(self.arena, self._images, self._others.wait_for_copy),
+            on_page_in,
+            bytes_per_s=config.page_in_bytes_per_s,
+        )
         self.buffers = StepBuffers(limits.rows, limits.tokens, limits.columns, device, steps=steps)
         self.sampler = Sampler(limits.rows, model.vocab, 1)
         self._sampling = DeviceSampling(limits.rows, model.vocab, device, operators.sample, steps=steps)

@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 /// A plain Python class with fields that are None, built as `Refused` is.
-fn exception<'py>(
+pub fn exception<'py>(
     py: Python<'py>,
     made: &PyOnceLock<Py<PyType>>,
     name: &str,

@@ -15,5 +15,5 @@ mod scenario;
 
 pub use cores::{CoresScenario, Down};
 pub use live::run as run_cores;
-pub use run::run;
+pub use run::{requests, run};
 pub use scenario::{FleetReport, FleetScenario, Routing};

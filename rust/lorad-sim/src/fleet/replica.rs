@@ -42,4 +42,12 @@ impl Fifo {
         self.served += 1;
         self.free_at - now
     }
+
+    /// Likewise where its load goes on beside others: it's begun when both are ready, and others are while it isn't.
+    pub fn serve_beside(&mut self, now: u64, load_us: u64, needs_us: u64) -> u64 {
+        let begun = self.free_at.max(now + load_us);
+        self.free_at = self.free_at.max(now) + needs_us;
+        self.served += 1;
+        begun + needs_us - now
+    }
 }

@@ -15,20 +15,30 @@ const ARRIVALS: u64 = 1;
 const ADAPTERS: u64 = 2;
 /// A name's hash, so that which replica an adapter falls on changes with the seed.
 const NAMES: u64 = 3;
+const PREFILLS: u64 = 4;
 
-/// Simulates a fleet. Fails where the router does: without replicas.
-pub fn run(scenario: &FleetScenario) -> Result<FleetReport, FleetError> {
-    let mut world = World::new(scenario)?;
+/// When each request comes and for which adapter, µs from the beginning: what the scenario's seed draws.
+pub fn requests(scenario: &FleetScenario) -> Vec<(u64, usize)> {
     let mut gaps = Random::fork(scenario.seed, ARRIVALS);
     let mut draws = Random::fork(scenario.seed, ADAPTERS);
     let mut popularity =
         Popularity::new((0..scenario.adapters as u32).collect(), scenario.zipf_milli, scenario.drift_us);
     let mut now = 0;
+    let mut made = Vec::with_capacity(scenario.requests);
     for _ in 0..scenario.requests {
         now += gaps.exponential(scenario.gap_us);
         if let Some(adapter) = popularity.draw(now, &mut draws) {
-            world.ask(adapter as usize, now)?;
+            made.push((now, adapter as usize));
         }
+    }
+    made
+}
+
+/// Simulates a fleet. Fails where the router does: without replicas.
+pub fn run(scenario: &FleetScenario) -> Result<FleetReport, FleetError> {
+    let mut world = World::new(scenario)?;
+    for (now, adapter) in requests(scenario) {
+        world.ask(adapter, now)?;
     }
     Ok(world.report())
 }
@@ -42,6 +52,7 @@ struct World<'a> {
     /// Inventories that each has published.
     published: Vec<u64>,
     balanced_at: u64,
+    prefills: Random,
     report: FleetReport,
 }
 
@@ -60,6 +71,7 @@ impl<'a> World<'a> {
             replicas: vec![Fifo::new(scenario.room); scenario.replicas],
             published: vec![0; scenario.replicas],
             balanced_at: 0,
+            prefills: Random::fork(scenario.seed, PREFILLS),
             report: FleetReport::default(),
         };
         if let Routing::Assigned { everywhere } = scenario.routing {
@@ -111,6 +123,9 @@ impl<'a> World<'a> {
             if now - self.balanced_at >= rebalance_us {
                 self.balanced_at = now;
                 self.report.moves += self.fleet.rebalance(now, moves_max).len() as u64;
+                if self.scenario.prewarm {
+                    self.prewarm(now, moves_max)?;
+                }
             }
         }
         let request = Request { adapter: Some(self.adapters[number]), tokens: 1, blocks: &[] };
@@ -119,12 +134,44 @@ impl<'a> World<'a> {
         let is_cold = !replica.holds(number);
         let gone = replica.hold(number);
         let load = if is_cold { self.scenario.load_us } else { 0 };
-        let ttft = replica.serve(now, load + self.scenario.prefill_us);
+        let measured = &self.scenario.prefills_us;
+        let prefill = match measured.len() {
+            0 => self.scenario.prefill_us,
+            count => measured[self.prefills.below(count as u64) as usize],
+        };
+        let ttft = if self.scenario.beside {
+            replica.serve_beside(now, load, prefill)
+        } else {
+            replica.serve(now, load + prefill)
+        };
         self.report.cold_loads += u64::from(is_cold);
         self.report.late += u64::from(ttft > self.scenario.late_us);
         self.report.ttft_us.push(ttft);
         let changes: Vec<usize> = gone.into_iter().chain([number]).collect();
         self.publish(chosen, now, Some(&changes))
+    }
+
+    /// Loads the most asked for adapters where they live and aren't held.
+    fn prewarm(&mut self, now: u64, most: usize) -> Result<(), FleetError> {
+        let mut heats = Vec::new();
+        for (number, &adapter) in self.adapters.iter().enumerate() {
+            heats.push((self.fleet.heat(adapter, now)?, number));
+        }
+        heats.sort_by(|one, two| two.0.total_cmp(&one.0).then(one.1.cmp(&two.1)));
+        let mut left = most;
+        for (_, number) in heats.into_iter().filter(|(heat, _)| *heat >= 1.0) {
+            for home in self.fleet.homes(self.adapters[number])?.to_vec() {
+                let replica = &mut self.replicas[home.number()];
+                if left == 0 || replica.holds(number) {
+                    continue;
+                }
+                let changes: Vec<usize> = replica.hold(number).into_iter().chain([number]).collect();
+                left -= 1;
+                self.report.preloads += 1;
+                self.publish(home.number(), now, Some(&changes))?;
+            }
+        }
+        Ok(())
     }
 
     fn report(mut self) -> FleetReport {

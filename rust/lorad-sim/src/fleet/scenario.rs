@@ -99,16 +99,22 @@ pub struct FleetScenario {
     pub gap_us: u64,
     /// An adapter's KiB.
     pub kib: u64,
-    /// An adapter's load; the replica does nothing else meanwhile.
+    /// An adapter's load.
     pub load_us: u64,
     /// From the beginning of a prompt to its first token.
     pub prefill_us: u64,
+    /// Such times as they were measured: each request draws one of them. Empty: all take [`Self::prefill_us`].
+    pub prefills_us: Vec<u64>,
     /// A first token that comes later than this is late.
     pub late_us: u64,
     /// Adapters that a replica has room for; the one that was used longest ago goes. 0: for all.
     pub room: usize,
     /// How requests are sent.
     pub routing: Routing,
+    /// Others are served beside a load. Else the replica does nothing else meanwhile, as in the exercise.
+    pub beside: bool,
+    /// After a rebalancing adapters are loaded where they live, as many as there may be moves. They're preloads.
+    pub prewarm: bool,
 }
 
 impl FleetScenario {
@@ -126,9 +132,12 @@ impl FleetScenario {
             kib: 160 << 10,
             load_us: 50_000,
             prefill_us: 400_000,
+            prefills_us: Vec::new(),
             late_us: 600_000,
             room: 0,
             routing,
+            beside: false,
+            prewarm: false,
         }
     }
 }
@@ -169,8 +178,20 @@ impl FleetScenario {
             "kib" => self.kib = number(1, 1 << 40)?,
             "load_us" => self.load_us = number(0, 1 << 40)?,
             "prefill_us" => self.prefill_us = number(1, 1 << 40)?,
+            "prefills_us" => {
+                let listed: Option<Vec<u64>> = value.split(',').map(|one| one.parse().ok()).collect();
+                let fits = |list: &Vec<u64>| list.iter().all(|us| (1..=1 << 40).contains(us));
+                self.prefills_us = listed.filter(fits).ok_or_else(|| SimError::Value {
+                    line: line.place(),
+                    field: key.to_string(),
+                    value: value.chars().take(80).collect(),
+                    wants: format!("numbers between commas, 1 to {}", 1u64 << 40),
+                })?;
+            }
             "late_us" => self.late_us = number(0, u64::MAX)?,
             "room" => self.room = number(0, 1_000_000)? as usize,
+            "beside" => self.beside = number(0, 1)? == 1,
+            "prewarm" => self.prewarm = number(0, 1)? == 1,
             "routing" => {
                 self.routing = Routing::parse(value).ok_or_else(|| SimError::Value {
                     line: line.place(),
@@ -190,7 +211,7 @@ impl FleetScenario {
 pub struct FleetReport {
     /// Requests that waited for a load of their own.
     pub cold_loads: u64,
-    /// Loads before the first request.
+    /// Loads that no request waited for: before the first one, and of adapters where they live.
     pub preloads: u64,
     /// Requests whose first token came later than [`FleetScenario::late_us`].
     pub late: u64,
